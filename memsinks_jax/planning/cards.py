@@ -8,9 +8,9 @@ import shutil
 from typing import NamedTuple
 
 import jax
-from jax._src.cudnn import fused_attention_stablehlo
 from jax.experimental import topologies
 
+from memsinks_jax import private_interfaces
 from memsinks_jax.config import InputError
 from memsinks_jax.training.flops import Chip, chip
 
@@ -104,8 +104,7 @@ def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
     require_compiler()
     card = CARDS[name]
     known = chip(card.kind)
-    # jax asks this machine for its cuDNN when it traces attention. Here there may be none, and the other machine's counts.
-    fused_attention_stablehlo.check_cudnn_version = lambda: _CUDNN
+    private_interfaces.trace_for_cudnn(_CUDNN)
     text = card.text(known.hbm, known.hbm_bandwidth)
     try:
         described = topologies.get_topology_desc("", "cuda", target_config=text, topology=f"{nodes}x1x{per_node}")

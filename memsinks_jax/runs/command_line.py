@@ -21,7 +21,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from memsinks_jax import __version__
+from memsinks_jax import __version__, private_interfaces
 from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, validate, with_fields
 from memsinks_jax.data.documents import printable
 from memsinks_jax.model.host_memory import use_one_arena
@@ -53,9 +53,7 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
     """The flag --config=FILE[:VARIANT] with its overrides --config.NAME=VALUE."""
     about = "Config file, or name of one in configs/, with its choices: ts_repetition:sinks, smollm:360m,sinks."
     holder = config_flags.DEFINE_config_file("config", None, about)
-    parser = flags.FLAGS["config"].parser
-    read = parser.parse
-    parser.parse = lambda path: settable(read(path))  # ml_collections sets fields of what a file returns
+    private_interfaces.change_config(flags.FLAGS["config"], settable)
     flags.set_default(holder, default)
     return holder
 
@@ -136,7 +134,7 @@ def run(main: Callable[[], dict]) -> None:
             # Errors of the file system (full disk, no permission) are for the user to fix and need no trace.
             _exit_with_error(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
         except Exception as error:
-            if not _without_devices(error):
+            if "JAX_PLATFORMS" not in os.environ or not private_interfaces.raised_by_devices(error):
                 raise
             platforms = os.environ.get("JAX_PLATFORMS")
             _exit_with_error(
@@ -226,12 +224,6 @@ def _exit_with_error(message: str) -> None:
     # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several hosts, waits for
     # hosts that wait for this one.
     os._exit(EXIT_BAD_INPUT)
-
-
-def _without_devices(error: Exception) -> bool:
-    """Whether jax found no device of the platforms in JAX_PLATFORMS. It raises errors of several types then."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return "JAX_PLATFORMS" in os.environ and frames[-1].filename.endswith("jax/_src/xla_bridge.py")
 
 
 def _mend_stdout() -> None:

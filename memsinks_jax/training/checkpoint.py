@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from memsinks_jax import private_interfaces
 from memsinks_jax.config import InputError, TrainingConfig
 from memsinks_jax.data.opened import write_ids
 from memsinks_jax.training import hosts, seal
@@ -64,8 +65,7 @@ class Checkpoints:
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
             )
-            # Orbax v1 has no option for this; its saves go through v0's manager.
-            self._checkpointer._manager.reached_preemption = _not_asked
+            private_interfaces.without_preemption(self._checkpointer)
 
     def newest(self) -> int | None:
         """The step of the newest undamaged checkpoint at the time of opening, None if there was none."""
@@ -310,12 +310,6 @@ def steps_in(folder: pathlib.Path) -> list[int]:
 def _memory(state: TrainState) -> tuple:
     """The state of a run besides its parameters."""
     return (state.optimizer, state.guard, *([] if state.sketch is None else [state.sketch]))
-
-
-def _not_asked(step: int) -> bool:
-    """Keeps a save from asking jax's preemption service. It would ask with the number of the step, but
-    `interruption.requested` uses other numbers, so a SIGTERM during a save would stop the run at neither."""
-    return False
 
 
 def _context(finish: Callable[[], None]) -> ocp.Context:

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from memsinks_jax import private_interfaces
 from memsinks_jax.config import InputError
 from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interruption
 from memsinks_jax.training import rendezvous
@@ -57,7 +58,9 @@ def start(coordinator: str, processes: int, process: int) -> None:
         raise InputError(f"--process={process}: of --processes={processes} the last is --process={processes - 1}")
     import jax
 
-    where = (coordinator, processes, process) if coordinator != "auto" else _find_cluster()
+    where = (
+        (coordinator, processes, process) if coordinator != "auto" else private_interfaces.find_cluster(_START_SECONDS)
+    )
     try:
         missing = rendezvous.missing_hosts(*where, _START_SECONDS) if where else []
         if missing != []:
@@ -77,17 +80,6 @@ def start(coordinator: str, processes: int, process: int) -> None:
             f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not connect "
             f"({' '.join(str(error).split())[:300]}); start the same command on every host, --process from 0 on"
         ) from None
-
-
-def _find_cluster() -> tuple[str, int, int] | None:
-    """Coordinator, processes and process of the cluster that jax detects; None if it detects none."""
-    try:  # not a public API of jax; without it no message can name a missing host
-        from jax._src.clusters import ClusterEnv
-
-        found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, _START_SECONDS)[:3]
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError, RuntimeError, OSError):
-        return None
-    return found if None not in found else None
 
 
 def broadcast(value: int) -> int:
