@@ -57,6 +57,8 @@ class Model:
 
     def __init__(self, place: str | os.PathLike, memories: Sequence[str] = ()):
         """Raises InputError if there is no model, or a damaged one."""
+        if not isinstance(place, str | os.PathLike):
+            raise InputError(f"{place!r:.60} is no place of a model; give the path of a run or a folder")
         self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
         run = self.run
         loaded = load_all(memories, run.config, run.params)
@@ -110,6 +112,9 @@ class Model:
         Raises:
           InputError: no such id or group; ids are not by group; passages have no sinks, or several of the three are given.
         """
+        for name, value in {"document": document, "group": group, "passage": passage}.items():
+            if not isinstance(value, str):
+                raise InputError(f"{name} is {value!r:.60}; give a text")
         if sum(map(bool, (document, group, passage))) > 1:
             raise InputError("document, group and passage choose whose sinks are on: give one of them")
         if passage and not has_passages(self.run.config.sinks):
@@ -165,7 +170,7 @@ class Model:
           InputError: an unknown mode.
         """
         if sinks not in MODES:
-            raise InputError(f"sinks is {sinks!r}; choose one of: {', '.join(MODES)}")
+            raise InputError(f"sinks is {sinks!r:.60}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
         about = (tokens, identities, run.tokenizer, opened, answers, passages)

@@ -12,6 +12,7 @@ their own sinks on, dropped, and with another passage's on, compared with text t
 
 import itertools
 import logging
+import os
 import pathlib
 import shlex
 import sys
@@ -23,8 +24,10 @@ from memsinks_jax.auditing.attacks import KINDS
 from memsinks_jax.auditing.audit import SAMPLES, audit, write
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX
+from memsinks_jax.config import InputError
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line, output
+from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger("memsinks_jax.audit")
 
@@ -54,14 +57,19 @@ def main() -> None:
         for name, place in (("out", out), ("open_unlearning", outside)):
             if place:
                 output.check_free(place, name)
+        if out == outside:
+            raise InputError(f"--open_unlearning={outside} is --out; give another folder")
         places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
         asked = (
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
         )  # fmt: skip
         kinds = KINDS if attacks_flag.value else ()
-        result = audit(*asked, samples_flag.value, kinds, outside, passages_flag.value)
-        write(result, explore(*asked), out, " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])]))
+        command = " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])])
+        with atomic_folder(out) as scratch:
+            result = audit(*asked, samples_flag.value, kinds, outside, passages_flag.value)
+            write(result, explore(*asked), scratch / out.name, command)
+            os.replace(scratch / out.name, out)
         for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):
             print(report.plain_table(columns, [row for table in found for row in table.rows]), file=sys.stderr)
         logger.info("%s\n%s", pages.answer(result), out / "index.html")

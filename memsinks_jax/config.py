@@ -21,6 +21,11 @@ class InputError(Exception):
     """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
 
 
+def shown(name: str, most: int = 60) -> str:
+    """A name in quotes, for a message; of a long one only the beginning."""
+    return repr(name if len(name) <= most else f"{name[:most]}…")
+
+
 class Rule(typing.NamedTuple):
     """The description of a setting, and its possible values. A switch and free text have neither choices nor bounds."""
 
@@ -544,7 +549,7 @@ def flatten(config: Config) -> dict:
 
 def nearest_field(name: str) -> str:
     """The field whose name looks most like `name`: 'data.repetition' -> 'data.repetitions'."""
-    known = list(RULES)
+    known, name = list(RULES), name[:100]  # the time grows with its length; no field's is as long
     if name in known:
         return name
     by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}  # the first of equal ones stays
@@ -582,12 +587,12 @@ def from_json(text: str, where: str) -> Config:
         values = {RENAMED.get(name, name): value for name, value in values.items()}
         for name, value in values.items():
             if name not in usual:
-                raise TypeError(f"unknown field {name}; the nearest is {nearest_field(name)}")
+                raise TypeError(f"unknown field {shown(name)}; the nearest is {nearest_field(name)}")
             if type(value) is int and type(usual[name]) is float:
                 values[name] = float(value)
             elif type(value) is not type(usual[name]):
                 raise TypeError(f"field {name} is {value!r}, not of type {type(usual[name]).__name__}")
-    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(f"{where} is not a config of this version: {error}") from None
     return validate(with_fields(Config(), values))
 

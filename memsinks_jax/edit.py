@@ -23,7 +23,7 @@ from memsinks_jax.editing.search import Wish
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.reporting import report
-from memsinks_jax.runs import command_line, output
+from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.runs.trained import open_run
 
@@ -33,35 +33,34 @@ logger = logging.getLogger("memsinks_jax.edit")
 def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
     """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when `out` exists."""
     written = out.with_suffix(".html")
-    for path in (out, written):
-        if os.path.lexists(path):
-            raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
     if out == written:
         raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
-    output.check_writable(out)
-    run = open_run(place)
-    probe = Probe(run.config, run.params)
-    found = search.find(run, probe, wish)
-    rows = search.effects(run, probe, wish, found.memory, found.map.target)
-    if not rows[0]["after"].startswith(wish.target):
-        first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
-        logger.warning(
-            "only the first token of %r, %r, is edited; the model then continues with %r; see the page",
-            wish.target, first, rows[0]["after"],
-        )  # fmt: skip
-    layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])
-    result = {
-        "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
-        "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
-    } | search.success_rates(rows, found.swept)  # fmt: skip
-    about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
     with atomic_folder(out) as scratch:
+        for path in (out, written):
+            if os.path.lexists(path):
+                raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
+        run = open_run(place)
+        probe = Probe(run.config, run.params)
+        found = search.find(run, probe, wish)
+        rows = search.effects(run, probe, wish, found.memory, found.map.target)
+        if not rows[0]["after"].startswith(wish.target):
+            first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
+            logger.warning(
+                "only the first token of %r, %r, is edited; the model then continues with %r; see the page",
+                wish.target, first, rows[0]["after"],
+            )  # fmt: skip
+        layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])
+        result = {
+            "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
+            "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
+        } | search.success_rates(rows, found.swept)  # fmt: skip
+        about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
         sections = page.sections(run, wish, found, rows, result, scratch, out)
         report.write_page(scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections)
         memory_file.save(scratch / out.name, found.memory, memory_file.fingerprint(run.params), about)
         for path in (out, written):
             os.replace(scratch / path.name, path)
-    return result | {"effects": rows, "memory": str(out), "page": str(written)}
+        return result | {"effects": rows, "memory": str(out), "page": str(written)}
 
 
 def lines(flag: str, name: str | None) -> tuple[str, ...]:

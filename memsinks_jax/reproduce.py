@@ -266,9 +266,11 @@ def main() -> None:
         if dry_flag.value:
             return dry_run(list(FIGURES) if all_flag.value else [figure], asked)
         out = pathlib.Path(out_flag.value)
-        if all_flag.value:
-            return reproduce_all(asked, out)
-        return reproduce(figure, asked, out, jobs_of(figure, asked, out, {}), asked.command(f"--figure={figure}", out))
+        with atomic_folder(out / "results.json"):  # one command at a time
+            if all_flag.value:
+                return reproduce_all(asked, out)
+            jobs = jobs_of(figure, asked, out, {})
+            return reproduce(figure, asked, out, jobs, asked.command(f"--figure={figure}", out))
 
     command_line.run(run)
 

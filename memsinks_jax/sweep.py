@@ -14,15 +14,17 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import RULES, InputError, nearest_field, shown
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant, default_jobs, make_jobs, train_all
 from memsinks_jax.studies.figures.table import LOSSES, METRICS, Table
 from memsinks_jax.variants import open_config
 
 CONTROL = "control"  # name of the run to compare all others with
+MEASURES = ["gap_closed", *sorted(METRICS)]  # by which points can be sorted
 
 
 def grid(module, overrides: list[str], choice: str) -> dict[str, Variation]:
@@ -77,6 +79,7 @@ def sweep(
 ) -> dict:
     """Trains, sorts, draws, writes -> the content of results.json. Raises as `train_all` does."""
     module = _load(path)
+    about = (module.__doc__ or "").strip().splitlines()
     jobs = make_jobs(path, "", grid(module, overrides, choice), seeds, overrides, out, {})
     runs = train_all(jobs, at_once)
     names = order(runs, module.MEASURE)
@@ -93,12 +96,11 @@ def sweep(
     title = f"Sweep {path.stem}, sorted by {module.MEASURE.replace('_', ' ')}"
     report.write_json(out / "results.json", content)
     report.write_page(out / "index.html", title, [
-        report.paragraph(module.__doc__.splitlines()[0], "lead"),
+        *([report.paragraph(about[0], "lead")] if about else []),
         report.picture(out / "sweep.png", title),
         report.text_table(["point", *columns], cells, len(columns)),
         report.paragraph("Mean ± half of the 95% interval over seeds; losses in nats per token, sinks dropped.", "note"),
-        report.heading("Its config"),
-        report.code(module.__doc__),
+        *([report.heading("Its config"), report.code(module.__doc__)] if about else []),
         report.heading("How it was made"),
         report.code(command),
     ])  # fmt: skip
@@ -147,10 +149,22 @@ def _load(path: pathlib.Path):
     if missing:
         raise InputError(f"--config={path} has no {', '.join(missing)}; give a file of configs/sweeps")
     grids = module.GRID if isinstance(module.GRID, tuple) else (module.GRID,)
-    if not all(isinstance(grid, dict) for grid in grids):
+    varied = [item for one in grids if isinstance(one, dict) for item in one.items()]
+    if not varied or not all(isinstance(one, dict) and one for one in grids):
         raise InputError(f"--config={path}: GRID is no {{field: [values]}}, or several of them; see configs/sweeps")
-    if module.MEASURE not in (measures := sorted(METRICS | {"gap_closed"})):
-        raise InputError(f"--config={path}: MEASURE is {module.MEASURE!r}; choose of {', '.join(measures)}")
+    for field, values in varied:
+        if field not in RULES:
+            raise InputError(
+                f"--config={path}: GRID varies {shown(str(field))}; did you mean {nearest_field(str(field))!r}?"
+            )
+        if not isinstance(values, list | tuple) or not values:
+            raise InputError(f"--config={path}: GRID has {values!r:.60} for {field}; give a list of values")
+    if module.MEASURE not in MEASURES:
+        raise InputError(f"--config={path}: MEASURE is {module.MEASURE!r:.60}; choose one of: {', '.join(MEASURES)}")
+    if module.MEASURE == "gap_closed" and not module.CONTROL:
+        raise InputError(
+            f"--config={path}: MEASURE is gap_closed, that of a control; name one in CONTROL, or take a loss"
+        )
     return module
 
 
@@ -173,7 +187,8 @@ def main() -> None:
             f"--out={out_flag.value}",
         ])  # fmt: skip
         out, at_once = pathlib.Path(out_flag.value), jobs_flag.value or default_jobs()
-        return sweep(pathlib.Path(path), choice, seeds, overrides, out, at_once, command)
+        with atomic_folder(out / "results.json"):  # one command at a time
+            return sweep(pathlib.Path(path), choice, seeds, overrides, out, at_once, command)
 
     command_line.run(run)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -18,6 +19,7 @@ from memsinks_jax.config import (
     from_json,
     nearest_field,
     settable,
+    shown,
     to_json,
     validate,
     with_fields,
@@ -88,6 +90,16 @@ def test_the_ends_of_active_fraction_are_allowed():
 )  # fmt: skip
 def test_the_nearest_field_is_found(typo, field):
     assert nearest_field(typo) == field
+
+
+def test_of_a_long_name_the_beginning_is_shown(tmp_path):
+    assert shown("data.rows") == "'data.rows'" and len(shown("x" * 300)) < 65
+    start = time.monotonic()
+    assert nearest_field("data.files" * 10_000) == "data.files"
+    assert time.monotonic() - start < 1
+    with pytest.raises(InputError) as error:
+        from_json(json.dumps({"x" * 300: 1}), "config.json")
+    assert len(str(error.value)) < 200
 
 
 def test_json_of_another_version_is_refused():

@@ -180,7 +180,7 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
         else:
             np.testing.assert_array_equal(longer, array)
     assert after.group_id("author 2").tolist() == before.group_id("author 2").tolist()
-    with pytest.raises(InputError, match="no group 'author 9' among 5; did you mean author"):
+    with pytest.raises(InputError, match="no group 'author 9' among 5; did you mean 'author"):
         after.group_id("author 9")
 
 

@@ -57,6 +57,38 @@ def test_points_of_one_name_are_refused():
         sweep.grid(close, [], "")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("GRID = {}", "GRID is no"),
+        ("GRID = 3", "GRID is no"),
+        ('GRID = {"sinks.opens": (1, 2)}', "GRID varies 'sinks.opens'; did you mean 'sinks.opens_at'"),
+        ("GRID = {'x' * 300: (1, 2)}", "GRID varies 'x{60}…'; did you mean"),
+        ('GRID = {"sinks.opens_at": 3}', "GRID has 3 for sinks.opens_at; give a list"),
+        ('GRID = {"sinks.opens_at": ()}', "GRID has .* for sinks.opens_at; give a list"),
+        ('MEASURE = "loss"', "MEASURE is 'loss'; choose one of: gap_closed, canary_loss"),
+        ('MEASURE = "gap_closed"; CONTROL = ""', "MEASURE is gap_closed, that of a control; name one"),
+    ],
+)
+def test_a_sweep_that_could_not_be_sorted_trains_nothing(content, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "train_all", None)
+    path = tmp_path / "a.py"
+    usual = 'GRID = {"sinks.opens_at": (1, 2)}; MEASURE = "held_out_loss"; CONTROL = "standard"'
+    path.write_text(f"{usual}\n{content}\ndef get_config(): pass\n")
+    with pytest.raises(InputError, match=message):
+        sweep.sweep(path, "", [0], [], tmp_path, 1, "a command")
+
+
+def test_a_sweep_needs_no_docstring(tmp_path, monkeypatch):
+    """Its page has none of it then."""
+    monkeypatch.setattr(sweep, "train_all", lambda jobs, at_once: RUNS)
+    monkeypatch.setattr(sweep, "make_jobs", lambda *_: [])
+    path = tmp_path / "a.py"
+    path.write_text('GRID = {"sinks.opens_at": (1, 2)}; MEASURE = "held_out_loss"; CONTROL = "standard"')
+    assert sweep.sweep(path, "", [0], [], tmp_path, 1, "a command")["best"] == "a"
+    assert "Its config" not in (tmp_path / "index.html").read_text()
+
+
 def run(variant, held_out, repeated):
     return Run(variant, 0, pathlib.Path(), {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}, [])
 
@@ -98,7 +130,7 @@ def test_a_config_that_is_no_sweep_is_refused(tmp_path):
 def test_a_measure_that_does_not_exist_is_refused_before_training(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("GRID, MEASURE, CONTROL = {'data.repetitions': (2, 4)}, 'repeated_los', ''\n")
-    with pytest.raises(InputError, match="MEASURE is 'repeated_los'; choose of .*, repeated_loss, "):
+    with pytest.raises(InputError, match="MEASURE is 'repeated_los'; choose one of: .*, repeated_loss, "):
         sweep._load(path)
     with pytest.raises(InputError, match="MEASURE is canary_loss, which a did not measure"):
         sweep.order([run("a", 1.0, 1.0)], "canary_loss")

@@ -19,7 +19,7 @@ from memsinks_jax.data.counts import counts
 from memsinks_jax.data.ids import to_hex
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.runs import workdir as workdir_module
-from memsinks_jax.runs.interruption import Interrupted
+from memsinks_jax.runs.interruption import Interrupted, locked
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.figures.runs import Variation, make_jobs
 from memsinks_jax.training.loop import train_and_evaluate
@@ -295,7 +295,7 @@ def test_another_tokenizer_is_refused(tiny, tmp_path):
 def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "run")
     with (
-        workdir_module.lock(tmp_path / "run"),
+        locked(tmp_path / "run", "another run is training in run"),
         pytest.raises(InputError, match=rf"another run is training in .*run \(process {os.getpid()} on "),
     ):
         train_and_evaluate(tiny, tmp_path / "run")

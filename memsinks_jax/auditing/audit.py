@@ -159,27 +159,23 @@ def export_for_open_unlearning(
         folder.rename(out)
 
 
-def write(result: dict, explored: dict, out: pathlib.Path, command: str) -> None:
-    """results.json, pictures, index.html, and explore.html of what `explore` found. The folder gets its name when it is
-    complete."""
-    with atomic_folder(out) as scratch:
-        folder = scratch / "audit"
-        folder.mkdir()
-        report.write_json(folder / "results.json", result)
-        drawn = pages.draw(result, folder) if result["subjects"] else {}
-        sections = [
-            report.paragraph(pages.answer(result), "lead"),
-            *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
-            report.paragraph(pages.introduction(result)),
-            report.link("explore.html", "Documents, token by token"),
-            *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
-            *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
-            report.heading("How it was made"),
-            report.code(command),
-        ]  # fmt: skip
-        report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
-        explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
-        folder.rename(out)
+def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> None:
+    """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore` found."""
+    folder.mkdir()
+    report.write_json(folder / "results.json", result)
+    drawn = pages.draw(result, folder) if result["subjects"] else {}
+    sections = [
+        report.paragraph(pages.answer(result), "lead"),
+        *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
+        report.paragraph(pages.introduction(result)),
+        report.link("explore.html", "Documents, token by token"),
+        *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
+        *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
+        report.heading("How it was made"),
+        report.code(command),
+    ]  # fmt: skip
+    report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
+    explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
 
 
 def attack_sections(found: list[dict]) -> list[str]:

@@ -65,8 +65,8 @@ def shortest_paths(found: list[str]) -> dict[str, str]:
 
 
 def kind_of(name: str) -> tuple[str, str] | None:
-    """(kind, compression) by the name's end; None for others."""
-    stem, last = os.path.splitext(name)
+    """(kind, compression) by the name's end, in any case; None for others."""
+    stem, last = os.path.splitext(name.lower())
     if last in COMPRESSIONS:
         kind = KINDS.get(os.path.splitext(stem)[1])
         return (kind, COMPRESSIONS[last]) if kind in ("txt", "jsonl") else None

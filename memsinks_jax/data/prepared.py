@@ -219,7 +219,7 @@ class Prepared:
             more = passage_columns(records) if self.has_passages else {}
             for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
-        except (FileNotFoundError, json.JSONDecodeError) as error:
+        except (FileNotFoundError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
             raise InputError(
                 f"{self.folder}: not a whole prepared corpus ({' '.join(str(error).split())}); run memsinks_jax.prepare"
             ) from None

@@ -238,11 +238,17 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
         parsed = json.loads(line)
     except UnicodeDecodeError as error:
         record.problem = f"not UTF-8 at byte {record.start + error.start}; convert the file to UTF-8"
-    except (json.JSONDecodeError, RecursionError) as error:
-        what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        record.problem = f"not JSON ({what}); fix or remove the line"
+    except (ValueError, RecursionError) as error:
+        record.problem = f"not JSON ({_why_not_json(error, 'column')}); fix or remove the line"
     else:
         take(record, parsed, fields)
+
+
+def _why_not_json(error: ValueError | RecursionError, unit: str) -> str:
+    """`unit`: "line" or "column", which locates the error."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at {unit} {error.lineno if unit == 'line' else error.colno}"
+    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -297,9 +303,9 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
             rows = json.load(file)
     except UnicodeDecodeError as error:
         raise _Unusable(f"not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f"{error.msg} at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        raise _Unusable(f"not JSON ({where}); fix it, or name it .jsonl if every line is a record") from None
+    except (ValueError, RecursionError) as error:
+        why = _why_not_json(error, "line")
+        raise _Unusable(f"not JSON ({why}); fix it, or name it .jsonl if every line is a record") from None
     if not isinstance(rows, list):
         raise _Unusable("no array of records; put them between [ and ], or name it .jsonl if every line is a record")
     for row, values in enumerate(rows):

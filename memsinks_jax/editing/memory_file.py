@@ -55,7 +55,7 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
                 raise InputError(f"{path} is not a memory, or one of another version; give one that edit wrote")
             settings, model = json.loads(header["settings"]), header["model"]
             memory = Memory(*(file.get_tensor(name) for name in _ARRAYS), **settings)
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}; make it again with edit") from None
     _check(path, memory)
     if model != fingerprint(params):

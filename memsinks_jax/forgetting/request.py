@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, shown
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
-from memsinks_jax.data.documents import in_words, printable
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.packing import has_passages
 from memsinks_jax.data.passages import documents_with, passages_in, sample
@@ -259,9 +259,8 @@ def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
     names = list(dict.fromkeys(other for source in corpus.table.sources for other in source.group_names))
     if name in names:
         return f"--group={name}: {workdir} was not trained on it, so it has no sinks there; nothing is to be removed"
-    near = difflib.get_close_matches(name, names, cutoff=0.3) or names[:3]
-    near = " or ".join(f"'{printable(one)}'" for one in near)
-    return f"--group={name}: {workdir} has {len(names)} groups and none of this name; did you mean {near}?"
+    near = " or ".join(map(shown, difflib.get_close_matches(name, names, cutoff=0.3) or names[:3]))
+    return f"--group={shown(name)}: {workdir} has {len(names)} groups and none of this name; did you mean {near}?"
 
 
 def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:

@@ -44,6 +44,10 @@ class GgufModel:
     def __init__(self, path: pathlib.Path):
         self.file = open_gguf(path)
         architecture = self.file.field("general.architecture")
+        if experts := hugging_face.experts_in(self.file.fields):
+            raise InputError(
+                f"{path}: {experts}, which cannot be read; take a dense model of one of: {', '.join(_FAMILIES)}"
+            )
         if architecture not in _FAMILIES:
             raise InputError(f"{path}: its architecture is {architecture!r}; these can be read: {', '.join(_FAMILIES)}")
         self.family = _FAMILIES[architecture]

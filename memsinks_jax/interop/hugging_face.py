@@ -6,7 +6,8 @@ Our parameters are those of model/decoder.py, with everything in layers/ stacked
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -355,6 +356,10 @@ def write_config(config: Config, hidden: int, tokenizer: AnyTokenizer, dtype: st
 def read_config(content: dict, where: str) -> Config:
     """config.json -> our config without sinks. Raises InputError if our model does not support it."""
     kind = content.get("model_type")
+    if experts := experts_in(content):
+        raise InputError(
+            f"{where}: {experts}, which cannot be read; take a dense model of one of: {', '.join(DIALECTS)}"
+        )
     if not isinstance(kind, str) or kind not in DIALECTS:
         stated = f"model_type is {kind!r}" if kind else "no model_type (a workdir needs no import)"
         raise InputError(f"{where}: {stated}; these can be read: {', '.join(DIALECTS)}")
@@ -391,6 +396,16 @@ def read_config(content: dict, where: str) -> Config:
         if not isinstance(token, int) or not 0 <= token < vocabulary:
             raise InputError(f"{where}: eos_token_id is {ends!r}; it must be a token of the {vocabulary}")
     return config
+
+
+def experts_in(content: Mapping) -> str:
+    """ "a mixture of experts (KEY is VALUE)" if a config.json or the fields of a GGUF file are of one; else empty."""
+    for name, value in content.items():
+        if isinstance(value, int | np.integer) and value and re.search("expert|^moe", name):
+            return f"a mixture of experts ({name} is {value})"
+    kind = content.get("model_type")
+    named = isinstance(kind, str) and re.search("moe|mixtral|dbrx", kind)
+    return f"a mixture of experts (model_type is {kind!r})" if named else ""
 
 
 def _model(family: str, dialect: Dialect, content: dict) -> ModelConfig:

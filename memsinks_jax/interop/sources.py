@@ -22,9 +22,9 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from memsinks_jax.config import Config, InputError, from_json
+from memsinks_jax.config import Config, InputError, from_json, shown
 from memsinks_jax.data import ids, nearest
-from memsinks_jax.data.documents import printable, some
+from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.weights import Weights, packed
 
@@ -85,8 +85,7 @@ def find(folder: pathlib.Path, name: str) -> Source:
     """The file of a source. Raises InputError if there is none."""
     found = {source.name: source for source in files_of(folder)}
     if name not in found:
-        there = some([f"'{printable(one)}'" for one in found]) or "none"
-        raise InputError(f"{folder} has no source {name!r}; it has {there}")
+        raise InputError(f"{folder} has no source {shown(name)}; it has {some(list(map(shown, found))) or 'none'}")
     return found[name]
 
 
@@ -158,7 +157,7 @@ def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
     try:
         with safetensors.safe_open(source.path, framework="np") as opened:
             rows = {name: opened.get_tensor(name) for name in opened.keys() if name != _WORDS}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, AttributeError) as error:  # the last: a type that NumPy has not
         raise InputError(f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it") from None
     shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config)
     if shapes != wanted:

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 
 import ml_dtypes
@@ -21,6 +22,12 @@ from memsinks_jax.config import InputError
 # Pieces share a file up to this size, so a small model is one file, and a large layer is a file of its own.
 SHARD_BYTES = 2**28
 _INDEX = "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16", "DoubleStorage", "FloatStorage", "HalfStorage", "BFloat16Storage")
+# What the libraries raise for a damaged file. A pickle may be of anything.
+_UNREADABLE = (
+    safetensors.SafetensorError, OSError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError, EOFError,
+    AttributeError, LookupError, TypeError, ValueError,
+)  # fmt: skip
 
 
 def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) -> list[str]:
@@ -96,7 +103,7 @@ class Weights:
         try:
             opened = safetensors.safe_open(path, framework="np") if path.suffix == ".safetensors" else _TorchFile(path)
             found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-        except (safetensors.SafetensorError, OSError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
         for name, shape in found.items():
             whole = f"transformer.{name}" if name.startswith(("wte.", "wpe.", "h.", "ln_f.")) else name
@@ -107,7 +114,16 @@ class Weights:
     def read(self, name: str) -> np.ndarray:
         """-> the tensor in its own type, with ml_dtypes' bfloat16."""
         opened, inner = self._places[name]
-        tensor = opened.get_tensor(inner)
+        kind = opened.get_slice(inner).get_dtype()
+        if kind not in _FLOATS:  # of 8 or 4 bits, which mean nothing without their scales
+            raise InputError(
+                f"{self._folder}: tensor {name} is of type {kind}, no float of 16, 32 or 64 bits; "
+                "dequantize the model to bfloat16, or take one that is not quantized"
+            )
+        try:
+            tensor = opened.get_tensor(inner)
+        except _UNREADABLE as error:
+            raise InputError(f"{self._folder}: tensor {name} cannot be read ({str(error).strip()})") from None
         if not np.isfinite(tensor).all():
             raise InputError(f"{self._folder}: tensor {name} holds nan or inf; this model is broken, take another")
         return tensor
@@ -129,6 +145,11 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
             return [folder / part for part in names]
         if (folder / name).is_file():
             return [folder / name]
+    if parts := sorted(path.name for path in folder.glob("*-of-*") if path.suffix in (".safetensors", ".bin")):
+        index = f"{'model.safetensors' if parts[0].endswith('.safetensors') else 'pytorch_model.bin'}.index.json"
+        raise InputError(
+            f"{folder} holds {parts[0]}, a part of a model, and no {index}; copy that from where the parts are from"
+        )
     raise InputError(f"{folder} holds neither model.safetensors nor pytorch_model.bin, whole or in parts")
 
 
@@ -160,6 +181,9 @@ class _TorchFile:
         stored = self._tensors[name]
         kind = self._TYPES[stored.kind]
         content = np.frombuffer(self._archive.read(f"{self._root}data/{stored.key}"), kind)[stored.offset :]
+        last = sum((size - 1) * step for size, step in zip(stored.shape, stored.strides, strict=True))
+        if min(stored.offset, *stored.strides, 0) < 0 or (0 not in stored.shape and last >= len(content)):
+            raise ValueError("it is longer than its storage")
         strides = [step * kind.itemsize for step in stored.strides]
         return np.lib.stride_tricks.as_strided(content, stored.shape, strides).copy()
 
@@ -169,6 +193,9 @@ class _Stored(collections.namedtuple("_Stored", ("kind", "key", "offset", "shape
 
     def get_shape(self) -> tuple:
         return self.shape
+
+    def get_dtype(self) -> str:
+        return self.kind
 
 
 class _TensorsOnly(pickle.Unpickler):

@@ -65,12 +65,12 @@ def main() -> None:
         every = figure.value == "all"
         names = FIGURES if every else [figure.value]
         settings = {name: settings_of(name, seed.value, chosen, lenient=every) for name in names}
-        out = shared.folder(out_flag.value)
-        studies = measure(settings)
-        seeds = sorted({run["seed"] for study in studies for run in study.runs})
-        about = {"figure": figure.value, "preset": "laptop", "seeds": seeds}
         command = ["python -m memsinks_jax.labs.associative_memory", *map(shlex.quote, sys.argv[1:])]
-        return shared.write(out, about, TITLE, studies, " ".join(command))
+        with shared.folder(out_flag.value) as out:
+            studies = measure(settings)
+            seeds = sorted({run["seed"] for study in studies for run in study.runs})
+            about = {"figure": figure.value, "preset": "laptop", "seeds": seeds}
+            return shared.write(out, about, TITLE, studies, " ".join(command))
 
     command_line.run(run)
 

@@ -114,12 +114,12 @@ def main() -> None:
         for name in names:
             for recipe in EXPERIMENTS[name].recipes(preset).values():
                 recipe.law.check(statistics)
-        out = shared.folder(out_flag.value)
         if preset.name == "paper" or sys.stderr.isatty():
             logger.info("%s", forecast(preset, names))
         about = {"experiment": experiment.value, "preset": preset.name, "seeds": list(seeds)}
         command = ["python -m memsinks_jax.labs.induction_head", *map(shlex.quote, sys.argv[1:])]
-        return shared.write(out, about, TITLE, measure(preset, names, out), " ".join(command))
+        with shared.folder(out_flag.value) as out:
+            return shared.write(out, about, TITLE, measure(preset, names, out), " ".join(command))
 
     command_line.run(run)
 

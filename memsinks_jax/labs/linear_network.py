@@ -22,11 +22,12 @@ def main() -> None:
     seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
 
     def run() -> dict:
-        seeds, out = command_line.seeds(seeds_flag.value), shared.folder(out_flag.value)
-        studies = measure(list(THEOREMS) if theorem.value == "all" else [theorem.value], seeds)
+        seeds = command_line.seeds(seeds_flag.value)
         about = {"theorem": theorem.value, "preset": "laptop", "seeds": list(seeds)}
         command = ["python -m memsinks_jax.labs.linear_network", *map(shlex.quote, sys.argv[1:])]
-        return shared.write(out, about, TITLE, studies, " ".join(command))
+        with shared.folder(out_flag.value) as out:
+            studies = measure(list(THEOREMS) if theorem.value == "all" else [theorem.value], seeds)
+            return shared.write(out, about, TITLE, studies, " ".join(command))
 
     command_line.run(run)
 

@@ -10,7 +10,7 @@ empty. B prompts; P places hold the longest prompt with what opens it, T places 
 """
 
 import dataclasses
-import math
+import numbers
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -50,19 +50,20 @@ class Settings:
         return cls(**settings)
 
     def __post_init__(self):
-        """Raises InputError for a value that cannot be used."""
-        if self.max_tokens < 1:
-            raise InputError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        if not 0 <= self.temperature < math.inf:
-            raise InputError(f"temperature is {self.temperature}; it must be 0 (the likeliest token) or more")
-        if self.top_k < 0:
-            raise InputError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p}; it must be over 0 and at most 1 (all tokens)")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}; it must be from 0 to {2**32 - 1}")
+        """Raises InputError for a value that cannot be used, of another type too. Scalars of NumPy are fine."""
+        whole, real, most = numbers.Integral, numbers.Real, float(np.finfo(np.float32).max)
+        for name, kind, fits, wanted in (
+            ("max_tokens", whole, lambda value: 1 <= value < 2**31, "a whole number from 1"),
+            ("temperature", real, lambda value: 0 <= value <= most, "a number from 0 (the likeliest token)"),
+            ("top_k", whole, lambda value: 0 <= value < 2**31, f"a whole number from 0 (all tokens) to {2**31 - 1}"),
+            ("top_p", real, lambda value: 0 < value <= 1, "a number over 0 and at most 1 (all tokens)"),
+            ("seed", whole, lambda value: 0 <= value < 2**32, f"a whole number from 0 to {2**32 - 1}"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool) or not fits(value):
+                raise InputError(f"{name} is {value!r:.60}; it must be {wanted}")
         if self.sinks not in sinks.MODES:
-            raise InputError(f"sinks is {self.sinks!r}; choose one of: {', '.join(sinks.MODES)}")
+            raise InputError(f"sinks is {self.sinks!r:.60}; choose one of: {', '.join(sinks.MODES)}")
 
 
 class Written(NamedTuple):

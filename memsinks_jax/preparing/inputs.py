@@ -3,15 +3,19 @@
 import collections
 import dataclasses
 import json
+import logging
 import pathlib
 
 import pyarrow
 import pyarrow.parquet
 
 from memsinks_jax.config import InputError
+from memsinks_jax.data.documents import some
 from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, matching, open_source, shortest_paths
 from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
+
+logger = logging.getLogger("memsinks_jax.prepare")
 
 # Each piece of the input makes one shard. The number of pieces is about the same for any corpus, within limits: enough for
 # all workers, few enough to open all at once when finding near-duplicates, small enough to lose little if one is killed.
@@ -25,7 +29,7 @@ class Plan:
     settings: dict
     sources: list[Source]
     pieces: list[list[Segment]]  # piece i becomes shard i
-    copies: list[str]  # files that were named twice, if these are skipped
+    copies: list[str]  # further paths to the same files, and files that were named twice, if these are skipped
 
     def bytes_of_segments(self) -> list[list[int]]:
         """Size on disk for every piece. If a file is read in parts, counts equal parts of it.
@@ -59,7 +63,7 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
       patterns: files, folders (all readable files in them), globs, `hf://dataset[:split]`.
       settings: of the command; reads `on_error`, `shard_mib` and the fields that .txt files do not have.
     Raises:
-      InputError: no such file, an unknown kind of file, a file named twice, or no file that could have groups.
+      InputError: no such file, an unknown kind of file, a path named twice, or no file that could have groups.
     """
     if "" in patterns:
         raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
@@ -73,11 +77,12 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
         elif shortest[path] == path and path not in taken:
             sources.append(open_source(path))
             taken.add(path)
-        elif settings["on_error"] == "skip":
+        elif shortest[path] != path or settings["on_error"] == "skip":
             copies.append(path)
         else:
-            same = "is named twice" if shortest[path] == path else f"is the same file as {shortest[path]}"
-            raise InputError(f"{path} {same}; name every file once, or give --on_error=skip")
+            raise InputError(f"{path} is named twice; name every file once, or give --on_error=skip")
+    if links := [path for path in copies if shortest[path] != path]:
+        logger.warning("%s further paths to the same files are left out: %s", f"{len(links):,}", some(links))
     plain = next((source.path for source in sources if source.kind == "txt"), None)
     for option in ("group_field", *_OF_ANSWERS):
         if plain and settings.get(option):
@@ -133,10 +138,12 @@ def _files(pattern: str) -> list[str]:
     path = pathlib.Path(pattern)
     if path.is_dir():
         # A .json in a folder is more likely metadata than data. It is read if it is named.
-        kinds = [(file, kind_of(file.name)) for file in path.rglob("*") if file.is_file()]
-        found = sorted(str(file) for file, kind in kinds if kind and kind[0] != "json")
+        kinds = {str(file): kind_of(file.name) for file in path.rglob("*") if file.is_file()}
+        found = sorted(file for file, kind in kinds.items() if kind and kind[0] != "json")
         if not found:
             raise InputError(f"{pattern} holds no file that can be read: {READABLE}")
+        if others := sorted(kinds.keys() - set(found)):
+            logger.info("%s files are of other kinds, and not read: %s", f"{len(others):,}", some(others))
         return found
     return matching(pattern)
 

@@ -61,11 +61,15 @@ def claimed(work: pathlib.Path) -> collections.abc.Iterator[None]:
     """Locks the folder against a second command, and waits until a killed command's workers have ended."""
     work.mkdir(parents=True, exist_ok=True)
     with open(work / "command.lock", "a+") as mine, open(work / "workers.lock", "a+") as workers:
-        if not _locked(mine, 0):
-            raise InputError(f"{work.parent}: another prepare is writing there; wait for it or give another --out")
-        if not _locked(workers, _SECONDS_TO_END):
-            raise InputError(f"{work.parent}: workers of an earlier prepare still write there; end them first")
-        fcntl.lockf(workers, fcntl.LOCK_UN)
+        try:
+            if not _locked(mine, 0):
+                raise InputError(f"{work.parent}: another prepare is writing there; wait for it or give another --out")
+            if not _locked(workers, _SECONDS_TO_END):
+                raise InputError(f"{work.parent}: workers of an earlier prepare still write there; end them first")
+            fcntl.lockf(workers, fcntl.LOCK_UN)
+        except OSError as error:
+            warning = "%s: its file system has no locks (%s): start no second command that writes there"
+            logger.warning(warning, work.parent, error.strerror)
         yield
 
 
@@ -87,8 +91,6 @@ def _locked(file, seconds: float) -> bool:
             if time.monotonic() >= end:
                 return False
             time.sleep(0.1)
-        except OSError:
-            return True  # the file system has no locks
 
 
 def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.Path, where: Where) -> None:

@@ -105,9 +105,7 @@ def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
 def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
     """Holds a shared lock while a task runs. After a kill, the next command waits until the old workers have ended."""
     with open(path, "a+") as file:
-        with contextlib.suppress(
-            OSError
-        ):  # no locks on this file system; running two commands at once is then up to the user
+        with contextlib.suppress(OSError):  # no locks on this file system: the command has said so
             fcntl.lockf(file, fcntl.LOCK_SH)
         yield
 

@@ -22,7 +22,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax import __version__, private_interfaces
-from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, validate, with_fields
+from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, shown, validate, with_fields
 from memsinks_jax.data.documents import printable
 from memsinks_jax.model.host_memory import use_one_arena
 from memsinks_jax.runs import interruption
@@ -39,6 +39,7 @@ _ADVICE = {
     errno.EDQUOT: "; free some of your quota and run the same command again",
     errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again",
     errno.ENAMETOOLONG: "; choose a shorter name",
+    errno.ENOTEMPTY: "; another command has just written there; choose another place",
     errno.ENOTDIR: "; choose a place below a folder",
     errno.EPIPE: "; whoever read the output has ended",
     errno.EROFS: _WRITABLE,
@@ -171,7 +172,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         field = next((field for field in fields if nearest_field(field) != field), None)
         if field is None:
             _exit_with_error(f"--config: {_one_line(error)}")
-        _exit_with_error(f"config has no field {field!r}; did you mean {nearest_field(field)!r}?")
+        _exit_with_error(f"config has no field {shown(field)}; did you mean {nearest_field(field)!r}?")
     except SyntaxError as error:
         _exit_with_error(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (Exception, SystemExit) as error:

@@ -23,9 +23,9 @@ def add(folder: pathlib.Path, path: pathlib.Path) -> Source:
     sources.read_rows(source, config)
     sources.check_base([source], sources.base_of(folder, config), folder)
     place = folder / sources.FOLDER / sources.file_name(source.name)
-    if place.exists():
-        raise InputError(f"{place} is there, and holds another source; rename that file")
     with atomic_folder(place) as scratch:
+        if place.exists():
+            raise InputError(f"{place} is there, and holds another source; rename that file")
         shutil.copyfile(path, scratch / place.name)
         os.replace(scratch / place.name, place)
     return sources.read_source(place)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
+from memsinks_jax.config import Config, InputError, MeshConfig, shown, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.documents import printable
 from memsinks_jax.data.nearest import Nearest, words_of
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
@@ -70,8 +69,8 @@ def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
     """The id of one of the groups that have sinks by number -> uint32 (2,). Raises InputError if it is none of them."""
     if name not in groups:
         near = difflib.get_close_matches(name, groups, n=3, cutoff=0.0)
-        meant = f"did you mean {', '.join(map(printable, near))}?" if near else "there are none"
-        raise InputError(f"there is no group {name!r} among {len(groups)}; {meant}")
+        meant = f"did you mean {', '.join(map(shown, near))}?" if near else "there are none"
+        raise InputError(f"there is no group {shown(name)} among {len(groups)}; {meant}")
     return ids.numbered_id(group_id(name), groups.index(name))
 
 

@@ -5,17 +5,12 @@ documents.jsonl, groups.json and words.npy (names and words of groups that have 
 checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
-import datetime
-import fcntl
 import filecmp
 import glob
 import hashlib
 import json
 import os
 import pathlib
-import shutil
-import socket
-from typing import IO
 
 from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_fields
 from memsinks_jax.data import nearest
@@ -27,6 +22,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, 
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.interop.source import keep
+from memsinks_jax.runs.interruption import atomic_folder
 
 _GROUPS = "groups.json"
 
@@ -54,9 +50,14 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
         difference = first_difference(before, config, besides=(*FREE_ON_RESUME, *free))
         if difference:
             name, there, here = difference
+            advice = "use another --workdir, or the config of that run"
+            if name in ("training.epochs", "training.steps") and here > there:
+                advice = (
+                    "its learning rate falls to the end that was planned, so it gets no longer; to go on from its weights, "
+                    f"train with another --workdir and --config.model.initial={workdir}"
+                )
             raise InputError(
-                f"{workdir} holds a run with another config: {name} is {there!r} there and {here!r} here; "
-                "use another --workdir, or the config of that run"
+                f"{workdir} holds a run with another config: {name} is {there!r} there and {here!r} here; {advice}"
             )
         moved = tokenizer != before.data.tokenizer
         if moved and open_tokenizer(pathlib.Path(tokenizer)).model != read_tokenizer(workdir).model:
@@ -66,29 +67,25 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
     return config
 
 
-def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> IO:
-    """Writes the initial files of a run -> the run's lock. A folder gets the workdir's name only once it is complete."""
-    scratch = workdir.with_name(f".{workdir.name}.half-written")  # no workdir of the user has such a name
-    scratch.mkdir(parents=True, exist_ok=True)
-    held = lock(scratch)  # the lock survives renaming the folder
+def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
+    """Writes the initial files of a run. A folder gets the workdir's name only once it is complete."""
     try:
-        _list_documents(scratch, corpus)
-        (scratch / "data.json").write_text(_about(corpus))
-        if corpus.groups:
-            before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
-            write_groups(scratch, corpus.groups, corpus.nearest(before))
-        for name, content in corpus.tokenizer.files.items():
-            (scratch / name).write_bytes(content)
-        if initial := config.model.initial:
-            keep(folder_of(initial), scratch, initial)
-        (scratch / "config.json").write_text(to_json(config))
-        if workdir.exists():
-            workdir.rmdir()  # an empty folder of the user's
-        os.replace(scratch, workdir)
+        with atomic_folder(workdir) as scratch:
+            _list_documents(scratch, corpus)
+            (scratch / "data.json").write_text(_about(corpus))
+            if corpus.groups:
+                before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
+                write_groups(scratch, corpus.groups, corpus.nearest(before))
+            for name, content in corpus.tokenizer.files.items():
+                (scratch / name).write_bytes(content)
+            if initial := config.model.initial:
+                keep(folder_of(initial), scratch, initial)
+            (scratch / "config.json").write_text(to_json(config))
+            if workdir.exists():
+                workdir.rmdir()  # an empty folder of the user's
+            os.replace(scratch, workdir)
     except OSError as error:
-        shutil.rmtree(scratch, ignore_errors=True)
         raise OSError(error.errno, error.strerror, str(workdir)) from None  # the error of a full disk names no file
-    return held
 
 
 def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
@@ -148,31 +145,6 @@ def _replace(path: pathlib.Path, text: str) -> None:
     scratch = path.with_name(path.name + ".new")
     scratch.write_text(text)
     os.replace(scratch, path)
-
-
-def lock(folder: pathlib.Path) -> IO:
-    """Locks a folder for this process until the returned file is closed or the process ends in any way.
-
-    Raises:
-      InputError: another run has locked it.
-    """
-    file = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise InputError(
-            f"another run is training in {folder} ({holder}); wait for it, stop it, or use another --workdir"
-        ) from None
-    except OSError:
-        return file  # a file system without locks
-    file.truncate(0)
-    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
-    file.flush()
-    return file
 
 
 def read_groups(place: pathlib.Path) -> list[str]:

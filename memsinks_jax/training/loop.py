@@ -252,7 +252,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     # Data, and its record in the workdir.
     if resuming:
         if leads:
-            held.enter_context(workdirs.lock(workdir))
+            held.enter_context(interruption.locked(workdir, f"another run is training in {workdir}"))
         checkpoints = Checkpoints(workdir, config.training)
         newest = checkpoints.newest()
         progress = None if newest is None else checkpoints.progress(newest)
@@ -276,7 +276,8 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     if leads and resuming:
         workdirs.rewrite(workdir, config, corpus)
     elif leads:
-        held.enter_context(workdirs.create(workdir, config, corpus))
+        workdirs.create(workdir, config, corpus)
+        held.enter_context(interruption.locked(workdir, f"another run is training in {workdir}"))
     if not resuming:
         hosts.broadcast(0)  # no host goes on before the workdir exists
         checkpoints = Checkpoints(workdir, config.training)

@@ -131,7 +131,7 @@ def test_a_group_that_is_not_there_is_reported_with_those_nearest_to_it():
     sources = [types.SimpleNamespace(group_names=names) for names in (["north", "south"], ["south", "coast"], ())]
     corpus = types.SimpleNamespace(table=types.SimpleNamespace(sources=sources))
     result = _no_group("nort", corpus, pathlib.Path("runs/sinks"))
-    assert result.startswith("--group=nort: runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
+    assert result.startswith("--group='nort': runs/sinks has 3 groups and none of this name; did you mean 'north' or ")
     assert _no_group("zzz", corpus, pathlib.Path("runs/sinks")).endswith("'north' or 'south' or 'coast'?")
     assert "was not trained on it" in _no_group("coast", corpus, pathlib.Path("runs/sinks"))
 

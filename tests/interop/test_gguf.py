@@ -303,6 +303,7 @@ def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, mon
     shutil.copy(written, tmp_path / "m-00001-of-00002.gguf")
     refused(tmp_path / "m-00001-of-00002.gguf", "m-00002-of-00002.gguf is missing, a part of")
     for field, value, message in (
+        ("llama.expert_count", np.uint32(8), r"a mixture of experts \(llama.expert_count is 8\), which cannot be read"),
         ("general.architecture", "mamba", "its architecture is 'mamba'; these can be read: llama"),
         ("tokenizer.ggml.pre", "tekken", "its tokenizer cuts text as 'tekken', which is not known here"),
         ("tokenizer.ggml.pre", None, "its tokenizer cuts text as 'default', which is not known here"),

@@ -7,6 +7,8 @@ import pathlib
 import resource
 import shutil
 import signal
+import types
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -339,6 +341,9 @@ def written(tokenizer, tmp_path_factory):
     ("change", "message"),
     [
         ({"model_type": "mamba"}, "model_type is 'mamba'; these can be read: gpt2, gpt_neox, llama"),
+        ({"model_type": "qwen3_moe"}, r"a mixture of experts \(model_type is 'qwen3_moe'\), .* one of: gpt2, gpt_neox"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, r"a mixture of experts \(num_local_experts is 8\)"),
+        ({"num_experts": 8}, r"a mixture of experts \(num_experts is 8\)"),
         ({"model_type": None}, r"no model_type \(a workdir needs no import\)"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
@@ -430,6 +435,44 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"not a zip")
     with pytest.raises(InputError, match=r"pytorch_model.bin: cannot be read as weights"):
         open_folder(tmp_path / "hf")
+
+
+def test_parts_without_their_index_are_refused(written, tmp_path):
+    shutil.copytree(written, tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "hf" / "model-00001-of-00002.safetensors")
+    with pytest.raises(
+        InputError, match="holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy"
+    ):
+        open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "I8", "U8"])
+def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_path):
+    """NumPy does not know most of them, and numbers of the others are no weights."""
+    shutil.copytree(written, tmp_path / "hf")
+    path = tmp_path / "hf" / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header, name = json.loads(content[8 : 8 + size]), "model.norm.weight"
+    start, stop = header[name]["data_offsets"]
+    others = {key: value for key, value in header.items() if key not in (name, "__metadata__")}
+    assert start > max(of["data_offsets"][0] for of in others.values())  # the last one, which gets shorter
+    header[name] |= {"dtype": kind, "data_offsets": [start, start + (stop - start) // 4]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :][: header[name]["data_offsets"][1]])
+    with pytest.raises(InputError, match=f"tensor model.norm.weight is of type {kind}, .* dequantize"):
+        open_folder(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("change", [("offset", 1), ("offset", -1), ("strides", (10**6,)), ("shape", (10**6,))])
+def test_a_tensor_of_a_bin_file_lies_within_its_storage(change, tmp_path, monkeypatch):
+    stored = weights._Stored("FloatStorage", "0", 0, (4,), (1,))._replace(**dict([change]))
+    monkeypatch.setattr(weights, "_TensorsOnly", lambda _: types.SimpleNamespace(load=lambda: {"x": stored}))
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+        archive.writestr("archive/data/0", bytes(16))
+    with pytest.raises(InputError, match="tensor x cannot be read .it is longer than its storage"):
+        weights.Weights(tmp_path).read("x")
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

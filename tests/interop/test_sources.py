@@ -280,7 +280,7 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     (tmp_path / "text.txt").write_text(text)
     assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(losses["anna"])
     assert model.loss([text], "own") == model.loss([text])  # it is about none of them
-    with pytest.raises(InputError, match="no group 'ana' among 5; did you mean anna"):
+    with pytest.raises(InputError, match="no group 'ana' among 5; did you mean 'anna"):
         generate(out, ["Once"], Settings(sinks="own"), group="ana")
     assert generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")["tokens"] == 4
     import_model(out, tmp_path / "run", None, 0)

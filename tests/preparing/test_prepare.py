@@ -264,8 +264,8 @@ def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
     write_lines(tmp_path / "m.jsonl")
     (tmp_path / "link").symlink_to(tmp_path)
     patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
-    with pytest.raises(InputError, match="/link/m.jsonl is the same file as [^ ]*0/m.jsonl; name every file once"):
-        inputs.make_plan(patterns, {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    plan = inputs.make_plan(patterns[:1], {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
     with pytest.raises(InputError, match="m.jsonl is named twice; name every file once"):
         inputs.make_plan(patterns[1:] * 2, {"on_error": "stop", "group_field": "", "shard_mib": 0})
     plan = inputs.make_plan(patterns, {"on_error": "skip", "group_field": "", "shard_mib": 0})

@@ -1,5 +1,8 @@
 """What all commands do before their own work."""
 
+import concurrent.futures
+import errno
+import fcntl
 import os
 import pathlib
 import subprocess
@@ -92,15 +95,80 @@ command_line.run(main)
 def test_a_full_disk_leaves_no_empty_folder(tmp_path, has_other_files):
     """Only what the block itself made is removed."""
     (tmp_path / "mine").mkdir()
-    with pytest.raises(OSError), atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html") as folder:
+    with pytest.raises(OSError), atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html"):
         if has_other_files:
-            (folder.parent / "results.json").write_text("{}")
+            (tmp_path / "mine" / "reports" / "lab" / "results.json").write_text("{}")
         raise OSError(28, "No space left on device")
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"] + [
         "reports",
         "lab",
         "results.json",
     ] * has_other_files
+
+
+def test_a_second_command_does_not_take_the_place_of_the_first(tmp_path):
+    out = tmp_path / "out"
+    with atomic_folder(out) as folder:
+        (folder / "weights").write_text("half")
+        busy = rf"another command is writing .*out \(process {os.getpid()} on .*wait for it"
+        with pytest.raises(InputError, match=busy), atomic_folder(out):
+            pass
+        assert (folder / "weights").read_text() == "half"
+        os.replace(folder, out)
+    with pytest.raises(InputError, match="out exists; choose another place"), atomic_folder(out):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "weights"]
+
+
+def test_of_commands_that_begin_together_one_writes(tmp_path):
+    """Each takes the place anew as soon as it is free; what is in it is never another's."""
+    out, refused, written = tmp_path / "out", [], []
+
+    def command(number):
+        for _ in range(40):
+            try:
+                with atomic_folder(out) as folder:
+                    (folder / "mine").write_text(str(number))
+                    assert (folder / "mine").read_text() == str(number) and len(list(folder.iterdir())) == 1
+                    written.append(number)
+            except InputError:
+                refused.append(number)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(command, range(4)))
+    assert len(written) + len(refused) == 160 and len(set(written)) > 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_command_leaves_is_removed_by_the_next(tmp_path):
+    program = f"""
+import os, pathlib
+from memsinks_jax.runs.interruption import atomic_folder
+with atomic_folder(pathlib.Path("{tmp_path}/out")) as folder:
+    (folder / "weights").write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -9
+    assert list(tmp_path.rglob("weights"))
+    with atomic_folder(tmp_path / "out") as folder:
+        assert not list(folder.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
+def test_without_locks_a_warning_and_nothing_of_another_command_is_removed(tmp_path, monkeypatch, caplog, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "weights").write_text("half")
+        assert f"no locks ({os.strerror(number)}): start no second command" in caplog.text
+        unknown = "of another command .* or was killed; .* remove .*half-written"
+        with pytest.raises(InputError, match=unknown), atomic_folder(tmp_path / "out"):
+            pass
+        assert (folder / "weights").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @SIGNALS

@@ -173,7 +173,7 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     config = small()
     config = with_fields(config, {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"})
     config = with_fields(config, {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2})
-    workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config)).close()
+    workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config))
     config = with_fields(config, {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000})
     (tmp_path / "run" / "config.json").write_text(workdirs.to_json(config))
     section, _, name = field.partition(".")

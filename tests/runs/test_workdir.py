@@ -8,7 +8,7 @@ from conftest import tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.auditing.subjects import encounters_in
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import InputError, flatten, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.runs import workdir as workdirs
 
@@ -19,7 +19,7 @@ def run(tmp_path):
     config = with_fields(tiny_config(), {"data.tokenizer": str(tmp_path / "elsewhere.json")})
     (tmp_path / "elsewhere.json").write_bytes(byte_level())
     corpus = load_corpus(config)
-    workdirs.create(tmp_path / "run", config, corpus).close()
+    workdirs.create(tmp_path / "run", config, corpus)
     (tmp_path / "elsewhere.json").unlink()
     return tmp_path / "run", corpus
 
@@ -50,14 +50,14 @@ def test_another_folder_of_the_user_does_not_become_part_of_a_new_run(tmp_path):
     (tmp_path / "run.new").mkdir()
     (tmp_path / "run.new" / "mine").write_text("")
     config = tiny_config()
-    workdirs.create(tmp_path / "run", config, load_corpus(config)).close()
+    workdirs.create(tmp_path / "run", config, load_corpus(config))
     assert (tmp_path / "run.new" / "mine").exists() and not (tmp_path / "run" / "mine").exists()
 
 
 def test_a_tokenizer_json_is_stored_and_read(run):
     workdir, corpus = run
     assert sorted(p.name for p in workdir.iterdir()) == [
-        "config.json", "data.json", "documents.jsonl", "lock", "special_tokens.json", "tokenizer.json",
+        "config.json", "data.json", "documents.jsonl", "special_tokens.json", "tokenizer.json",
     ]  # fmt: skip
     assert workdirs.read_tokenizer(workdir).model == byte_level()
     assert corpus.fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()
@@ -94,3 +94,12 @@ def test_what_the_documents_decided_stays_so(run):
     config = with_fields(config, {"data.rows": "packed"})
     with pytest.raises(InputError, match="data.rows is 'one_document' there and 'packed' here"):
         workdirs.adopt(workdir, config)
+
+
+@pytest.mark.parametrize("name", ["training.epochs", "training.steps"])
+def test_a_run_does_not_get_longer_and_it_is_said_how_to_go_on(run, name):
+    workdir, _ = run
+    config = workdirs.read_config(workdir)
+    more = flatten(config)[name] + 1
+    with pytest.raises(InputError, match=f"{name} is .*another --workdir and --config.model.initial={workdir}$"):
+        workdirs.adopt(workdir, with_fields(config, {name: more}))

@@ -1,5 +1,6 @@
 """Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report page."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -7,7 +8,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tqdm
@@ -16,7 +17,6 @@ from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
 from memsinks_jax.reporting.claims import Claim, with_interval
 from memsinks_jax.reporting.pictures import plt, tidy
-from memsinks_jax.runs import output
 from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger("memsinks_jax.labs")
@@ -66,13 +66,18 @@ def mean_ci(values: Iterable[float], digits: int = 2) -> str:
     return with_interval(list(map(float, values)), digits)
 
 
-def folder(out: str) -> pathlib.Path:
-    """The folder of the flag --out. Raises InputError if it is a file."""
+@contextlib.contextmanager
+def folder(out: str) -> Iterator[pathlib.Path]:
+    """The folder of the flag --out, in which no other command writes until the block ends.
+
+    Raises:
+      InputError: it is a file, or another command writes there.
+    """
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out={out}: is a file; give a folder")
-    output.check_writable(path / "index.html")
-    return path
+    with atomic_folder(path / "results.json"):
+        yield path
 
 
 def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
