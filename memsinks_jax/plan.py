@@ -19,6 +19,7 @@ from memsinks_jax.planning import topology as topologies
 from memsinks_jax.planning.estimate import (
     FULL_HEAD,
     KERNEL_EFFICIENCY,
+    MEASURED,
     Estimate,
     TooBig,
     estimate,
@@ -107,8 +108,8 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
             f"{outcome.compiled_ms:.1f} ms: {outcome.cycles / 1e6:,.0f} million cycles at {chip.clock / 1e9:.2f} GHz"
         )
         rows["attention kernels"] = (
-            f"{outcome.kernels_ms:.1f} ms, assumed: the compiler gives none; {outcome.kernel_flops:.3g} FLOPs at "
-            f"{KERNEL_EFFICIENCY:.0%} of the peak, and as much less as a head is smaller than {FULL_HEAD}"
+            f"{outcome.kernels_ms:.1f} ms, assumed, not measured: the compiler gives none; {outcome.kernel_flops:.3g} "
+            f"FLOPs at {KERNEL_EFFICIENCY:.0%} of the peak, and as much less as a head is smaller than {FULL_HEAD}"
         )
     for name, milliseconds in outcome.roofline_ms.items():
         rows[name] = f"{milliseconds:.1f} ms at least"
@@ -127,7 +128,8 @@ def rows_of(outcome: Estimate, chip: Chip) -> dict[str, str]:
         rows["MFU"] = f"at most {mfu}"
     else:
         rows["predicted step"] = f"{outcome.predicted_step_ms:.1f} ms at best, {speed}"
-        rows["predicted MFU"] = mfu
+        rows["predicted MFU"] = f"{mfu}, at best"
+    rows["measured so far"] = MEASURED
     rows["compiling took"] = f"{outcome.compile_s:.0f} s"
     for number, what in enumerate(outcome.unknown, 1):
         rows[f"not counted {number}"] = what
@@ -146,11 +148,13 @@ def as_json(outcome: Estimate, chip: Chip) -> dict:
             "cycles": outcome.cycles,
             "kernel_flops": outcome.kernel_flops,
             "kernel_ms": round(outcome.kernels_ms, 3),
+            "kernel_efficiency_assumed": KERNEL_EFFICIENCY,
             "compiler_step_ms": round(outcome.compiler_step_ms, 3),
         }
     time |= _step_ms(outcome) | {name: round(share, 4) for name, share in zip(names, mfu, strict=True)}
     return {
         "label": LABEL,
+        "measured": MEASURED,
         "fits": outcome.fits,
         "chips": outcome.chips,
         "mesh": outcome.mesh,

@@ -40,6 +40,7 @@ def test_a_plan_has_what_is_promised(tiny, here):
     assert set(result) >= PROMISED
     assert result["fits"] and result["chips"] == 8 and result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
     assert result["label"] == "compiler estimate, not a measurement"
+    assert "no TPU yet; on one H200" in result["measured"] and "27% MFU" in result["measured"]
     assert result["flops_per_step"] == flops_per_step(tiny)["full"]
     assert 0 < result["hbm_gib_per_chip"] < result["hbm_limit_gib"] == 1.0
     # Parameters and optimizer stay where they are while the documents are read; there is no backward pass.
