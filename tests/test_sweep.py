@@ -67,6 +67,7 @@ def test_points_of_one_name_are_refused():
         ('GRID = {"sinks.opens_at": 3}', "GRID has 3 for sinks.opens_at; give a list"),
         ('GRID = {"sinks.opens_at": ()}', "GRID has .* for sinks.opens_at; give a list"),
         ('MEASURE = "loss"', "MEASURE is 'loss'; choose one of: gap_closed, canary_loss"),
+        ("", "get_config\\(\\) of .*a.py takes no variant, such as standard"),
         ('MEASURE = "gap_closed"; CONTROL = ""', "MEASURE is gap_closed, that of a control; name one"),
     ],
 )

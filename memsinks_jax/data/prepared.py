@@ -214,6 +214,8 @@ class Prepared:
         try:
             self.manifest = read_manifest(self.folder)
             self.group_names: list[str] = json.loads((self.folder / "groups.json").read_text())
+            if not isinstance(self.group_names, list):
+                raise ValueError("groups.json is no list of names")
             self.has_answers = has_answers(self.manifest["settings"])
             records = self.manifest["documents"]
             more = passage_columns(records) if self.has_passages else {}

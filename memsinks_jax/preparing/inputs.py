@@ -29,7 +29,7 @@ class Plan:
     settings: dict
     sources: list[Source]
     pieces: list[list[Segment]]  # piece i becomes shard i
-    copies: list[str]  # further paths to the same files, and files that were named twice, if these are skipped
+    copies: list[str]  # files that were named twice, if these are skipped
 
     def bytes_of_segments(self) -> list[list[int]]:
         """Size on disk for every piece. If a file is read in parts, counts equal parts of it.
@@ -77,11 +77,11 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
         elif shortest[path] == path and path not in taken:
             sources.append(open_source(path))
             taken.add(path)
-        elif shortest[path] != path or settings["on_error"] == "skip":
+        elif shortest[path] == path and settings["on_error"] == "skip":
             copies.append(path)
-        else:
+        elif shortest[path] == path:
             raise InputError(f"{path} is named twice; name every file once, or give --on_error=skip")
-    if links := [path for path in copies if shortest[path] != path]:
+    if links := [path for path in shortest if shortest[path] != path]:
         logger.warning("%s further paths to the same files are left out: %s", f"{len(links):,}", some(links))
     plain = next((source.path for source in sources if source.kind == "txt"), None)
     for option in ("group_field", *_OF_ANSWERS):

@@ -87,6 +87,8 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
 
     if settings["common_at"] == 1:
         raise InputError("--common_at=1 would mark all text; give the number of groups that share it, 2 or more")
+    if not settings["text_field"]:
+        raise InputError("--text_field is empty; give the field of a record that holds the text, or omit this")
     if settings["prompt_field"]:
         settings["template"] = settings["template"] or TEMPLATE
         check_template(settings["template"])

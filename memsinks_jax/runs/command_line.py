@@ -63,7 +63,8 @@ def require(*holders: flags.FlagHolder) -> None:
     """Raises InputError, with the flag's help, for the first flag that is not given."""
     for holder in holders:
         if not holder.value:
-            raise InputError(f"--{holder.name} is missing: {flags.FLAGS[holder.name].help}")
+            about = flags.FLAGS[holder.name].help.splitlines()[0]  # absl adds lines about lists
+            raise InputError(f"--{holder.name} is missing: {about}")
 
 
 def whole_numbers(flag: str, texts: list[str], example: str, least: int = 0) -> tuple[int, ...]:

@@ -146,6 +146,8 @@ def test_what_slows_no_document_needs_no_marks(folder, fields):
 def test_text_of_one_group_is_not_common(folder, tmp_path):
     with pytest.raises(InputError, match="--common_at=1 would mark all text; give"):
         prepare([str(folder / "0.jsonl.gz")], str(folder / "tokenizer.model"), tmp_path / "out", common_at=1)
+    with pytest.raises(InputError, match="--text_field is empty; give the field"):
+        prepare([str(folder / "0.jsonl.gz")], str(folder / "tokenizer.model"), tmp_path / "out", text_field="")
     assert not (tmp_path / "out").exists()
 
 

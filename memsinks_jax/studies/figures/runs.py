@@ -151,6 +151,12 @@ def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
         config = open_config(file).get_config(*[choice] * bool(choice))
     except ValueError as error:
         raise InputError(f"--config: {error}") from None
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        raise InputError(
+            f"--config: get_config() of {file} takes no variant, such as {choice}; let it take one"
+        ) from None
     values, arguments = absl_flags.FlagValues(), ["", *overrides]
     holder = config_flags.DEFINE_config_dataclass("config", settable(config), flag_values=values, sys_argv=arguments)
     values(arguments)
