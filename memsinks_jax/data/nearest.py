@@ -107,5 +107,5 @@ def read(folder: pathlib.Path, count: int) -> Nearest | None:
     try:
         content = np.load(path)
         return Nearest(content["word"], content["group"], count)
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, EOFError, ValueError, IndexError) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it, or train again") from None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memsinks_jax.config import SinksConfig
+from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.data.table import is_in
@@ -55,12 +55,17 @@ def nobody() -> np.ndarray:
 
 
 def read_ids(folder: pathlib.Path) -> np.ndarray | None:
-    """The ids in a checkpoint or folder, memory-mapped; None if it has none, as those of earlier versions."""
+    """The ids in a checkpoint or folder, memory-mapped; None if it has none. Raises InputError for a damaged file."""
     path = folder / FILE
     if not path.is_file():
         return None
-    # Not mapped if empty, which a file system cannot do.
-    return np.load(path, mmap_mode="r" if path.stat().st_size > 2**12 else None)
+    try:  # not mapped if empty, which a file system cannot do
+        found = np.load(path, mmap_mode="r" if path.stat().st_size > 2**12 else None)
+        if found.ndim != 1 or found.dtype != np.uint64:
+            raise ValueError("it holds no ids")
+        return found
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}); put a copy in its place") from None
 
 
 def write_ids(folder: pathlib.Path, numbers: np.ndarray) -> None:

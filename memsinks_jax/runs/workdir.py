@@ -152,7 +152,13 @@ def read_groups(place: pathlib.Path) -> list[str]:
     if sources.config_of(place):
         return [source.name for source in sources.sources_of(place)]
     file = place / _GROUPS
-    return json.loads(file.read_text()) if file.is_file() else []
+    try:
+        names = json.loads(file.read_text()) if file.is_file() else []
+        if not isinstance(names, list):
+            raise ValueError("it is no list of names")
+        return names
+    except ValueError as error:
+        raise InputError(f"{file} is damaged ({error}); put a copy in its place") from None
 
 
 def read_nearest(place: pathlib.Path) -> Nearest | None:

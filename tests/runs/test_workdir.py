@@ -10,6 +10,7 @@ from test_tokenizer import byte_level
 from memsinks_jax.auditing.subjects import encounters_in
 from memsinks_jax.config import InputError, flatten, with_fields
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.data.opened import read_ids
 from memsinks_jax.runs import workdir as workdirs
 
 
@@ -103,3 +104,20 @@ def test_a_run_does_not_get_longer_and_it_is_said_how_to_go_on(run, name):
     more = flatten(config)[name] + 1
     with pytest.raises(InputError, match=f"{name} is .*another --workdir and --config.model.initial={workdir}$"):
         workdirs.adopt(workdir, with_fields(config, {name: more}))
+
+
+@pytest.mark.parametrize("content", [b"", b"xx", b"{}", b"\xff"])
+def test_damaged_lists_of_ids_and_groups_are_named(tmp_path, content):
+    (tmp_path / "opened.npy").write_bytes(content)
+    with pytest.raises(InputError, match="opened.npy is damaged .*; put a copy in its place"):
+        read_ids(tmp_path)
+    (tmp_path / "groups.json").write_bytes(content)
+    with pytest.raises(InputError, match="groups.json is damaged .*; put a copy in its place"):
+        workdirs.read_groups(tmp_path)
+
+
+@pytest.mark.parametrize("ids", [np.zeros((2, 2), np.uint64), np.zeros(2, np.uint32)])
+def test_opened_ids_of_another_kind_are_refused(tmp_path, ids):
+    np.save(tmp_path / "opened.npy", ids)
+    with pytest.raises(InputError, match="it holds no ids"):
+        read_ids(tmp_path)
