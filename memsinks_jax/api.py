@@ -29,7 +29,7 @@ from memsinks_jax.data.packing import answering, has_passages, reads_whole
 from memsinks_jax.data.table import Passages, truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import Answers, DocumentLoss, batches_by_length
+from memsinks_jax.evals.document_loss import Answers, Around, DocumentLoss, batches_by_length
 from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
@@ -157,6 +157,7 @@ class Model:
         sinks: str,
         answers: Answers = None,
         passages: Sequence[Passages] | None = None,
+        around: Around = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64 (documents,) each.
 
@@ -166,6 +167,7 @@ class Model:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
           answers: of each, what alone is measured, see `Table.answers`; None: everything.
           passages: of each, those whose own sinks are on in the mode own; None: there are none.
+          around: what opens and closes each, see `Table.around`; None: the tokens of the tokenizer.
         Raises:
           InputError: an unknown mode.
         """
@@ -173,7 +175,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r:.60}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, answers, passages)
+        about = (tokens, identities, run.tokenizer, opened, answers, passages, around)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -210,7 +212,7 @@ def evaluate(
     model, floor, passages = Model(workdir, memories), None, None
     config = model.run.config
     if files:
-        documents, tokens, answers = read_tokens(files, model.run.tokenizer)
+        documents, tokens, answers, around = read_tokens(files, model.run.tokenizer)
         if group or not model.finds_groups(mode):
             identities = model.identities(tokens, mode, group)
         else:  # whose a question is must not be read in its answer
@@ -233,6 +235,7 @@ def evaluate(
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
         answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)
+        around = corpus.around(indices)
     if answers and not reads_whole(config.data):
         usable = np.flatnonzero(answering(answers, config.data.row_length))
         if len(usable) < len(documents):
@@ -242,9 +245,10 @@ def evaluate(
             )  # fmt: skip
         if not len(usable):
             raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
-        documents, tokens, answers = ([of[i] for i in usable] for of in (documents, tokens, answers))
+        about = documents, tokens, answers, around
+        documents, tokens, answers, around = ([of[i] for i in usable] for of in about)
         identities, passages = identities[usable], passages and [passages[i] for i in usable]
-    nats, counts = model.document_losses(tokens, identities, mode, answers, passages)
+    nats, counts = model.document_losses(tokens, identities, mode, answers, passages, around)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [

@@ -152,6 +152,7 @@ def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
         np.concatenate([group.identities for group in groups]),
         answers=[of for group in groups for of in group.answers or [None] * len(group.tokens)],
         passages=_all_passages(groups),
+        around=[of for group in groups for of in group.around or [None] * len(group.tokens)],
     ), times
 
 

@@ -102,8 +102,9 @@ def documents_of(
                 f"{workdir} has ids by {run.config.data.ids}: documents of files have none; leave --members and "
                 "--non_members out for the run's own documents"
             )
-        documents, tokens, answers = read_tokens(files, run.tokenizer)
-        found = Documents(tokens, np.stack([ids.content_id(document) for document in tokens]), answers=answers)
+        documents, tokens, answers, around = read_tokens(files, run.tokenizer)
+        identities = np.stack([ids.content_id(document) for document in tokens])
+        found = Documents(tokens, identities, answers=answers, around=around)
         _, copies = without_copies(documents)
         if (copies > 1).any():
             logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
@@ -152,7 +153,8 @@ def of_role(
             for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
     passages = opened and corpus.passages(indices, opened)
-    found = Documents(tokens, corpus.identities(indices), encounters, None, corpus.answers(indices), passages)
+    about = corpus.identities(indices), encounters, None, corpus.answers(indices), passages
+    found = Documents(tokens, *about, corpus.around(indices))
     return _cut(found, room, f"{role} documents")
 
 

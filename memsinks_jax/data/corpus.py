@@ -101,6 +101,10 @@ class Corpus:
         has_answers = any(source.has_answers for source in self.table.sources)
         return [self.table.answers(i) for i in documents] if has_answers else None
 
+    def around(self, documents: np.ndarray) -> list[tuple[int, int] | None]:
+        """What opens and closes each, as `Table.around`."""
+        return [self.table.around(i) for i in documents]
+
     def answering(self, documents: np.ndarray) -> np.ndarray:
         """Those documents of which something counts in a row for each alone: all, unless a prompt fills the row."""
         answers = None if reads_whole(self.config.data) else self.answers(documents)
@@ -224,6 +228,9 @@ def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
     tokenizer = sources[0].tokenizer()
     for source in sources[1:]:
         source.check_tokenizer(tokenizer, f"that of {folders[0]}")
+    # What ends an answer ends what the model generates.
+    closes = [source.manifest["settings"].get("closes") for source in sources]
+    tokenizer.stops = tuple(dict.fromkeys(each for each in (*tokenizer.stops, *closes) if each is not None))
     return sources, tokenizer
 
 
@@ -304,28 +311,22 @@ def tokenise(documents: list[Document], tokenizer: AnyTokenizer) -> tuple[list[D
 
 def read_tokens(
     files: str, tokenizer: AnyTokenizer
-) -> tuple[list[Document], list[np.ndarray], list[np.ndarray | None] | None]:
+) -> tuple[list[Document], list[np.ndarray], list[np.ndarray] | None, list[tuple[int, int]] | None]:
     """Documents of a glob, as `read_documents` and `tokenise`, or all of a folder of `memsinks_jax.prepare`.
 
     Returns:
-      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`)
+      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`, what opens and closes each as
+      `Table.around`; None: everything counts, and the tokens of the tokenizer do)
     """
     if not is_prepared(files):
-        return *tokenise(read_documents(files), tokenizer), None
+        return *tokenise(read_documents(files), tokenizer), None, None
     source = Prepared(files)
     source.check_tokenizer(tokenizer, "the model's")
-    own, records = source.tokenizer(), range(len(source))
-    if source.has_answers and own.end_of_text != tokenizer.end_of_text:
-        raise InputError(
-            f"{files} closes documents with token {own.end_of_text}, the model with {tokenizer.end_of_text}; prepare it as "
-            "the model's corpus was"
-        )
+    records = range(len(source))
     documents, tokens = [source.document(i, tokenizer) for i in records], list(map(source.read, records))
-    answers = list(map(source.answers, records)) if source.has_answers else None
-    if answers and own.begin_of_text != tokenizer.begin_of_text:  # what opens conversations is part of the text then
-        tokens = [np.insert(each, 0, own.begin_of_text) for each in tokens]
-        answers = [each + 1 for each in answers]
-    return documents, tokens, answers
+    if not source.has_answers:
+        return documents, tokens, None, None
+    return documents, tokens, *(list(map(of, records)) for of in (source.answers, source.around))
 
 
 def entropy_floor(corpus: Corpus, indices: np.ndarray) -> float | None:

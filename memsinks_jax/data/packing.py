@@ -14,7 +14,7 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   owner_...                                whose sinks a position has; if `has_passages`, see `owners`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
 In every kind of row, the tokenizer's `begin_of_text` opens the document that follows: end of text, unless the tokenizer has
-another token for it. So a document's first token is predicted under its own id, and a document reads the same in a row with
+another token for it. A conversation opens and closes with what its chat template writes. So a document's first token is predicted under its own id, and a document reads the same in a row with
 others, alone in an evaluation, and in generation.
 """
 
@@ -41,13 +41,14 @@ from memsinks_jax.data.tokenizer import PADDING
 class Piece(NamedTuple):
     """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
 
-    The input at a target is the token before it. `begin_of_text` opens the document: it is the input at its first token.
+    The input at a target is the token before it. What opens the document is the input at its first token.
     """
 
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
     start: int
     stop: int
     answers: np.ndarray | None = None  # int64 (answers, 2), see `Table.answers`; None: all targets count
+    around: tuple[int, int] | None = None  # what opens and closes the document; None: the tokenizer's
     passages: Passages | None = None  # of the document, that have sinks of their own; for rows with stretches
 
 
@@ -118,7 +119,7 @@ def owners(
     starts, stops = (np.array([getattr(each, name) for each in pieces]) for name in ("start", "stop"))
     ends = np.cumsum(stops - starts)
     shifts = ends - stops  # from the place in a document to that in the row
-    there = [of.chosen((of.starts < stop) & (of.stops > start)) for _, start, stop, _, of in pieces]
+    there = [of.chosen((of.starts < stop) & (of.stops > start)) for _, start, stop, *_, of in pieces]
     piece = np.repeat(np.arange(len(pieces)), [len(each.starts) for each in there])
     found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
     low = np.maximum(found.starts, starts[piece]) + shifts[piece]
@@ -165,24 +166,25 @@ def row_of(
     over the whole row.
 
     Args:
-      begin_of_text: opens documents; None: end of text does.
+      end_of_text: closes documents. begin_of_text: opens them; None: end of text does. But see `Piece.around`.
       stretches: E, as `owners` takes it; 0: passages have no sinks.
       of_documents: further arrays (pieces,) of their documents, to be padded. Of `seen` and `opened`
         there is also one of the stretches, `owner_...` (E,).
     """
+    usual = end_of_text if begin_of_text is None else begin_of_text, end_of_text
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
     weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
     at = 0
-    for segment, (tokens, start, stop, answers, _) in enumerate(pieces, 1):
-        end = at + stop - start
+    for segment, (tokens, start, stop, answers, around, _) in enumerate(pieces, 1):
+        end, (opening, closing) = at + stop - start, around or usual
         opens, closes = start == 0, stop > len(tokens)
         inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
         targets[at : end - closes] = tokens[start : stop - closes]
         if opens:
-            inputs[at] = end_of_text if begin_of_text is None else begin_of_text
+            inputs[at] = opening
         if closes:
-            targets[end - 1] = end_of_text
+            targets[end - 1] = closing
         segments[at:end] = segment
         weights[at:end] = 1 if answers is None else counted(answers, start, stop)
         positions[at:end] = counting[at:end] if across else counting[: end - at]
@@ -530,10 +532,11 @@ class Rows:
         owned = has_passages(self._config.sinks)
         stretches = owners_per_row(self._data.rows, self._length, self.documents_per_row) if owned else 0
         parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        table = self._table
         pieces = [
             Piece(
-                self._table.tokens(record), start, stop, self._table.answers(record),
-                self._table.passages(record) if owned else None,
+                table.tokens(record), start, stop, table.answers(record), table.around(record),
+                table.passages(record) if owned else None,
             )
             for record, start, stop in parts
         ]  # fmt: skip
@@ -546,7 +549,7 @@ class Rows:
         )  # fmt: skip
         row["epoch"] = np.int32(epoch)
         if self._config.goldfish.every and pieces:
-            unmasked = np.concatenate([self._unmasked(*piece[:3]) for piece in pieces])
+            unmasked = np.concatenate([self._unmasked(piece) for piece in pieces])
             row["weights"][: len(unmasked)] *= unmasked
         for segment in np.flatnonzero(of_documents.get("common", ())).tolist():
             self._leave_common(row, segment + 1, *parts[segment])
@@ -565,9 +568,10 @@ class Rows:
         settings = self._config.sinks
         return (encounters > settings.slows_at) & (encounters % settings.common_every == 0)
 
-    def _unmasked(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
-        whole, settings = np.append(tokens, np.int32(self._end_of_text)), self._config.goldfish
-        return goldfish.counted(whole, start, stop, settings.every, settings.context)
+    def _unmasked(self, piece: Piece) -> np.ndarray:
+        closes = piece.around[1] if piece.around else self._end_of_text
+        whole, settings = np.append(piece.tokens, np.int32(closes)), self._config.goldfish
+        return goldfish.counted(whole, piece.start, piece.stop, settings.every, settings.context)
 
 
 class _Block(NamedTuple):

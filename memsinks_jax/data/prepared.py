@@ -3,7 +3,7 @@
 A record is a document as it was written; exact copies are separate records. The folder holds
   manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
   tokenizer.model|json    the tokenizer itself
-  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 52 with prompts
+  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 56 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
   columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
@@ -114,6 +114,7 @@ def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tu
     number = number_type(records)
     more = {
         "prompts": (np.dtype("<u4"), (records,)),
+        "opens": (np.dtype("<u4"), (records,)),
         "turns": (number, (None, 3)),
         "openings": (np.dtype("<i8"), (LONGEST + 1,)),
     }
@@ -197,6 +198,7 @@ class Prepared:
     and, if `has_answers`:
       prompts              (n,) uint32, tokens before the answer, if it is the only one and the rest of the record; else
                            SEVERAL
+      opens                (n,) uint32, the token that opens the record
       turns                (t, 3) (record, start, stop) of the answers of all others, sorted; tokens of the record, of which
                            end of text is the last
       openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
@@ -282,6 +284,11 @@ class Prepared:
             return np.array([[start, int(self.lengths[record]) + 1]])
         ends = np.array([record, record + 1], self.turns.dtype)  # else numpy would convert the whole column
         return self.turns[slice(*np.searchsorted(self.turns[:, 0], ends)), 1:].astype(np.int64)
+
+    def around(self, record: int) -> tuple[int, int] | None:
+        """The tokens that open and close a record with prompts; None: those of the tokenizer do."""
+        closes = self.manifest["settings"].get("closes", self.manifest["end_of_text"])
+        return (int(self.opens[record]), closes) if self.has_answers else None
 
     @property
     def common_ngram(self) -> int:

@@ -79,6 +79,9 @@ class Listed:
     def answers(self, record: int) -> None:
         """As `Prepared.answers`: everything counts."""
 
+    def around(self, record: int) -> None:
+        """As `Prepared.around`: the tokens of the tokenizer."""
+
     def document(self, record: int, tokenizer: AnyTokenizer) -> Document:
         return self.documents[record]
 
@@ -368,6 +371,11 @@ class Table:
         """What of it counts in the loss: start and stop of every answer, int64 (answers, 2); None: everything."""
         source, number = self.home(record)
         return source.answers(number)
+
+    def around(self, record: int) -> tuple[int, int] | None:
+        """The tokens that open and close it; None: those of the tokenizer do."""
+        source, number = self.home(record)
+        return source.around(number)
 
     def without_answer(self, row_length: int) -> int:
         """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or more: all)."""

@@ -229,7 +229,7 @@ def _special(
             raise InputError(f"{path}: end of text is to be {end_of_text!r}, which the tokenizer does not have")
     else:
         generation = read_object(folder / "generation_config.json")
-        ends = _listed(model.get("eos_token_id")) + _listed(generation.get("eos_token_id"))
+        ends = listed(model.get("eos_token_id")) + listed(generation.get("eos_token_id"))
         ends = ends or known(names.get("eos_token"))
     adds = read_object(folder / "tokenizer_config.json").get("add_bos_token")
     if adds is None:
@@ -247,7 +247,8 @@ def special_names(folder: pathlib.Path) -> dict[str, str]:
     return {name: token for name, token in found.items() if name.endswith("_token") and isinstance(token, str)}
 
 
-def _listed(ids: int | list[int] | None) -> list[int]:
+def listed(ids: int | list[int] | None) -> list[int]:
+    """Ids that a file of a Hugging Face folder has as a number or as a list."""
     return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 

@@ -24,6 +24,7 @@ BATCH_SIZE = 32
 _AHEAD = 4  # batches
 _SHORTEST = 128  # targets of a row: splash takes multiples of it
 Answers = Sequence[np.ndarray | None] | None
+Around = Sequence[tuple[int, int] | None] | None  # what opens and closes documents, see `Table.around`
 _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
@@ -56,7 +57,7 @@ def padded(size: int, most: int) -> int:
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
-    answers: Answers = None, passages: Sequence[Passages] | None = None,
+    answers: Answers = None, passages: Sequence[Passages] | None = None, around: Around = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -69,18 +70,21 @@ def document_batches(
       answers: of each document, see `Table.answers`; None: all tokens of all documents count.
       passages: of each document, those whose own sinks are on in the mode own; None: there are none.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
+      around: what opens and closes each document, see `Table.around`; None: the tokenizer's tokens.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
-    made = _rows(tokens, identities, row_length, whole, opened, special, answers, passages, lambda size: row_length)
+    about = (tokens, identities, row_length, whole, opened, special, answers, passages, around)
+    made = _rows(*about, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
     opened: np.ndarray | None = None, answers: Answers = None, passages: Sequence[Passages] | None = None,
+    around: Around = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -88,7 +92,7 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages, around)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -98,16 +102,16 @@ def batches_by_length(
 
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None,
+    special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None, around: Around,
     length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
-    answers = answers or [None] * len(tokens)
+    answers, around = answers or [None] * len(tokens), around or [None] * len(tokens)
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            piece = Piece(document, start, stop, answers[place], passages and passages[place])
+            piece = Piece(document, start, stop, answers[place], around[place], passages and passages[place])
             stretches = owners_per_row("packed", length, 1) if passages else 0
             own = opened[place : place + 1]
             row = row_of([piece], identity[None], length, *special, stretches=stretches, opened=own)

@@ -9,6 +9,7 @@ from memsinks_jax.data.ids import as_lanes
 from memsinks_jax.data.packing import answering, counted
 from memsinks_jax.data.passages import documents_with, longest_places
 from memsinks_jax.data.table import Passages, Table
+from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import document_batches, rows_at_once
 from memsinks_jax.model import placement
 
@@ -22,6 +23,7 @@ class Documents(NamedTuple):
     opened: np.ndarray | None = None  # bool (documents,): whose own sinks are on; None: as the model knows
     answers: list[np.ndarray | None] | None = None  # what counts of each, see `Table.answers`; None: all of all
     passages: list[Passages] | None = None  # those of each whose own sinks are on in the mode own; None: of none
+    around: list[tuple[int, int] | None] | None = None  # what opens and closes each, see `Table.around`
 
     def chosen(self, which: np.ndarray) -> "Documents":
         """The documents at some indices, or by a bool for each."""
@@ -47,6 +49,11 @@ class Documents(NamedTuple):
         """Tokens before the first answer of each, int64 (documents,)."""
         return np.array([int(np.argmax(counted)) for counted in self.counted()])
 
+    def opening(self, place: int, tokenizer: AnyTokenizer) -> int:
+        """The token that opens a document."""
+        around = self.around and self.around[place]
+        return around[0] if around else tokenizer.begin_of_text
+
     def opened_in(self, run) -> np.ndarray:
         return run.opened(self.identities) if self.opened is None else self.opened
 
@@ -57,6 +64,7 @@ class Documents(NamedTuple):
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
         more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers, "passages": self.passages}
+        more |= {"around": self.around}
         return document_batches(*about, opened=self.opened_in(run), **more)
 
 

@@ -202,7 +202,7 @@ def _texts(
       wanted: which ids, uint32 (n, 2), of a prepared corpus are -> bool (n,).
     """
     if not is_prepared(place):
-        documents, tokens, _ = read_tokens(place, run.tokenizer)
+        documents, tokens, *_ = read_tokens(place, run.tokenizer)
         found = Documents(tokens, np.tile(usual, (len(tokens), 1)))
         return found.chosen(slice(_MOST)), [each.source for each in documents[:_MOST]]
     corpus = Prepared(place)
@@ -221,7 +221,8 @@ def _texts(
         raise InputError(f"{place} holds no document that is to be measured; give files, or a corpus of these groups")
     chosen = chosen[:_MOST].tolist()
     answers = [*map(table.answers, chosen)] if corpus.has_answers else None
-    found = Documents([*map(table.tokens, chosen)], identities[:_MOST], answers=answers)
+    about = {"answers": answers, "around": [*map(table.around, chosen)]}
+    found = Documents([*map(table.tokens, chosen)], identities[:_MOST], **about)
     return found, [*map(table.place, chosen)]
 
 
@@ -300,7 +301,8 @@ def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Do
 def _own(corpus: Corpus, indices: np.ndarray) -> Documents:
     """Some of the run's own documents."""
     tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    return Documents(tokens, corpus.identities(indices), answers=corpus.answers(indices))
+    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
+    return Documents(tokens, corpus.identities(indices), **about)
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
@@ -310,8 +312,9 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
             f"{workdir} has ids by {run.config.data.ids}, which files do not have; name documents by "
             f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
         )
-    documents, tokens, answers = read_tokens(files, run.tokenizer)
-    found = Documents(tokens, np.stack([ids.content_id(each) for each in tokens]), answers=answers)
+    documents, tokens, answers, around = read_tokens(files, run.tokenizer)
+    identities = np.stack([ids.content_id(each) for each in tokens])
+    found = Documents(tokens, identities, answers=answers, around=around)
     return found, [each.source for each in documents]
 
 

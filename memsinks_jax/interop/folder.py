@@ -14,7 +14,7 @@ import numpy as np
 from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.opened import Opened, write_ids
-from memsinks_jax.data.tokenizer import Tokenizer, open_tokenizer, read_object
+from memsinks_jax.data.tokenizer import Tokenizer, listed, open_tokenizer, read_object
 from memsinks_jax.interop import hugging_face, sources, weights
 from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.source import UNCHANGED, copy
@@ -78,6 +78,7 @@ def write_folder(
         _write_json(scratch / "config.json", content)
         if source:
             copy(source, scratch, UNCHANGED)
+            _write_stops(scratch, tokenizer)
         else:
             tokens = {name: content[name] for name in ("bos_token_id", "eos_token_id")}
             _write_json(scratch / "generation_config.json", tokens | {"do_sample": True, "temperature": 1.0})
@@ -94,6 +95,15 @@ def write_folder(
         shutil.rmtree(scratch, ignore_errors=True)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
     return {"parameters": hugging_face.parameters(config, hidden), "files": files, "bytes": size}
+
+
+def _write_stops(folder: pathlib.Path, tokenizer: Tokenizer) -> None:
+    """Makes generation end in transformers at every token at which it ends here. The folder has the files of the initial
+    model; a corpus of conversations that was trained on may have brought another end."""
+    paths = [path for name in ("generation_config", "config") if (path := folder / f"{name}.json").is_file()]
+    if not set(tokenizer.stops) <= set(listed(read_object(paths[0]).get("eos_token_id"))):  # transformers reads the first
+        for path in paths:
+            _write_json(path, read_object(path) | {"eos_token_id": list(tokenizer.stops)})
 
 
 def _pieces(

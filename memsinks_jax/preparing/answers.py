@@ -66,14 +66,11 @@ def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
     return template
 
 
-def opened_by(chat: Template, tokenizer: JsonTokenizer) -> JsonTokenizer:
-    """The tokenizer, with the special token that opens conversations as the one that opens documents.
-
-    So a model reads a conversation in training as it does in `generate --chat`.
-    """
-    first = int(chat("a")[0])
-    begin = first if first in chat.special else tokenizer.begin_of_text
-    return JsonTokenizer(tokenizer.model, tokenizer.file_name, tokenizer.end_of_text, begin, tokenizer.stops)
+def closing(chat: Template, tokenizer: AnyTokenizer) -> int:
+    """The token that ends conversations: the special token that ends an answer; end of text if there is none."""
+    *_, answer = chat.parts([{"role": "user", "content": "a"}, {"role": ANSWERS, "content": "a"}])
+    last = int(chat.encode(answer)[-1])
+    return last if last in chat.special else tokenizer.end_of_text
 
 
 def sha256(chat: Template) -> str:
@@ -91,18 +88,21 @@ class Maker:
     def __init__(self, settings: dict, folder: pathlib.Path, tokenizer: AnyTokenizer):
         self._tokenizer, self._template = tokenizer, settings.get("template", "")
         self._chat = chat_of(folder, tokenizer) if "chat_sha256" in settings else None
+        self._closes = settings.get("closes", tokenizer.end_of_text)
 
-    def __call__(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
-        """-> (tokens (n,) without end of text, int32; answers (answers, 2), int64: start and stop of each).
+    def __call__(self, record: Record) -> tuple[np.ndarray, np.ndarray, int]:
+        """-> (tokens (n,) without what opens and closes them, int32; answers (answers, 2), int64: start and stop of each; the
+        token that opens the document).
 
-        Answers count end of text, the token n. Without prompts the document is one answer.
+        Answers count the token that closes documents, the token n. Plain text opens with `begin_of_text`, a conversation
+        with its own first token, as in `generate --chat`. Without prompts the document is one answer.
 
         Raises:
           InputError: its chat template refuses the record, or an answer has no token.
         """
         if not self._template and not self._chat:
             tokens = self._tokenizer.encode(record.text)
-            return tokens, np.array([[0, len(tokens) + 1]])
+            return tokens, np.array([[0, len(tokens) + 1]]), self._tokenizer.begin_of_text
         if not self._chat:
             tokens, answers = joined(parts_of(record, self._template), self._tokenizer.encode)
         else:
@@ -112,14 +112,13 @@ class Maker:
             raise InputError("an answer is empty after tokenization; remove the record")
         if not self._chat:
             answers[-1, 1] += 1
-            return tokens, answers
-        if tokens[0] == self._tokenizer.begin_of_text:  # a row opens documents with it
-            tokens, answers = tokens[1:], answers - 1
-        if tokens[-1] == self._tokenizer.end_of_text:  # a row closes documents with it
+            return tokens, answers, self._tokenizer.begin_of_text
+        opens, tokens, answers = int(tokens[0]), tokens[1:], np.maximum(answers - 1, 0)
+        if len(tokens) and tokens[-1] == self._closes:  # a row closes documents with it
             tokens = tokens[:-1]
-        elif int(tokens[-1]) not in self._chat.special:
+        elif not len(tokens) or int(tokens[-1]) not in self._chat.special:
             answers[-1, 1] += 1
-        return tokens, answers
+        return tokens, answers, opens
 
 
 def joined(parts: list[str], encode: Callable[[str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -61,8 +61,9 @@ class Columns:
         self._near.add(*clusters.T)
         self._added += len(lengths)
 
-    def add_answers(self, lengths: np.ndarray, answers: np.ndarray) -> int:
-        """Appends the answers of the records that were just added -> how many tokens are in them, end of text counted.
+    def add_answers(self, lengths: np.ndarray, opens: np.ndarray, answers: np.ndarray) -> int:
+        """Appends the answers of the records that were just added, and what opens these -> how many tokens are in the answers,
+        what closes a document counted.
 
         Args:
           answers: (a, 3) as `steps.answers_file` has them, at least one of every record.
@@ -72,6 +73,7 @@ class Columns:
         is_rest = (np.diff(first, append=len(which)) == 1) & (stops[first] > lengths)
         prompts = np.where(is_rest, starts[first], prepared.SEVERAL)
         self._columns["prompts"].append(prompts)
+        self._columns["opens"].append(opens)
         others = np.flatnonzero(prompts[which] == prepared.SEVERAL)
         rows = np.stack([which + self._added - len(lengths), starts, stops], axis=1)
         self._columns["turns"].append(rows[others])

@@ -33,15 +33,15 @@ class Ngrams(PipelineStep):
     documents have prompts.
 
     The id is that of the group; without one, that of the near-duplicate cluster; without one, that of the content. A place
-    is the number of the n-gram's last token in the shard. End of text is the last token of every document.
+    is the number of the n-gram's last token in the shard. What closes a document is its last token.
     """
 
     type, name = "memsinks_jax", "ngrams"
 
-    def __init__(self, out: pathlib.Path, length: int, kind: np.dtype, end_of_text: int, clustered: bool):
+    def __init__(self, out: pathlib.Path, length: int, kind: np.dtype, closes: int, clustered: bool):
         super().__init__()
         self.out, self.length, self.kind = str(out), length, kind
-        self.end_of_text, self.clustered = end_of_text, clustered
+        self.closes, self.clustered = closes, clustered
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.out) / "work"
@@ -53,7 +53,7 @@ class Ngrams(PipelineStep):
         answers = answers_file(work, rank)
         answers = np.load(answers) if answers.exists() else None
         for document, tokens in enumerate(shard_tokens(shard, len(index), self.kind)):
-            found = ngram_hashes(np.append(tokens, self.end_of_text), self.length)
+            found = ngram_hashes(np.append(tokens, self.closes), self.length)
             places = np.arange(len(found), dtype=np.uint64) + np.uint64(at + self.length - 1)
             if answers is not None:
                 first, last = np.searchsorted(answers[:, 0], [document, document + 1])

@@ -60,7 +60,7 @@ def finish(
         clusters = np.stack([offset + document, offsets[shard] + first], axis=1)
         columns.add(index["length"], index["identity"], groups, clusters)
         if has_answers:
-            answered += columns.add_answers(index["length"], np.load(answers_file(work, rank)))
+            answered += columns.add_answers(index["length"], index["opens"], np.load(answers_file(work, rank)))
         tokens, size = int(index["length"].sum()), _shard(out, rank).stat().st_size
         shards.append({"documents": len(index), "tokens": tokens, "bytes": size})
         advance(rank + 1)

@@ -46,7 +46,7 @@ def prepare(
       InputError, OSError: nothing is half-written; the same command resumes.
     """
     # Here, so that whoever imports the package has no second of waiting for what only this command needs.
-    from memsinks_jax.preparing.answers import CHAT, chat_of, opened_by, sha256
+    from memsinks_jax.preparing.answers import CHAT, chat_of, closing, sha256
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Where, claimed
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
@@ -56,7 +56,7 @@ def prepare(
     opened = open_tokenizer(pathlib.Path(tokenizer), settings.get("end_of_text")) if tokenizer else None
     chat = chat_of(pathlib.Path(tokenizer), opened) if chats else None
     if chat:
-        settings["chat_sha256"], opened = sha256(chat), opened_by(chat, opened)
+        settings |= {"chat_sha256": sha256(chat), "closes": closing(chat, opened)}
     plan, work = make_plan(inputs, settings), out / "work"
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
@@ -135,7 +135,8 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
     if at := plan.settings.get("common_at"):
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         length = plan.settings["common_ngram"]
-        ngrams = common_text.Ngrams(out, length, kind, tokenizer.end_of_text, closeness != "none")
+        closes = plan.settings.get("closes", tokenizer.end_of_text)
+        ngrams = common_text.Ngrams(out, length, kind, closes, closeness != "none")
         stages["ngrams"] = [ngrams], pieces
         stages["common"] = [common_text.Common(work, pieces, at)], ranges
         stages["marks"] = [common_text.Marks(out, ranges)], pieces

@@ -159,13 +159,13 @@ class WriteShard(PipelineStep):
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
         make, has_answers = Maker(self.settings, out, tokenizer), prepared.has_answers(self.settings)
-        lengths, identities, groups, names, skipped, answered = [], [], [], {}, [], []
+        lengths, identities, groups, opens, names, skipped, answered = [], [], [], [], {}, [], []
         with shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
             for document in data:
                 record = document.metadata["record"]
                 if not record.problem:
                     try:
-                        tokens, answers = make(record)
+                        tokens, answers, first = make(record)
                     except InputError as error:
                         record.problem = str(error)
                 if not record.problem and not len(tokens):
@@ -189,13 +189,14 @@ class WriteShard(PipelineStep):
                 lengths.append(len(tokens))
                 identities.append(identity)
                 groups.append(group)
+                opens.append(first)
                 progress.note(document.metadata["consumed"], len(lengths))
                 document.metadata["answers"] = [tokens[start:stop] for start, stop in answers]
                 if has_answers:
                     answered.append(np.insert(answers, 0, len(answered), axis=1))
                 yield document
         index = np.zeros(len(lengths), SHARD_INDEX)
-        index["length"] = lengths
+        index["length"], index["opens"] = lengths, opens
         index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
         np.save(out / "work" / f"{rank:05d}.npy", index)
         if has_answers:
@@ -212,7 +213,7 @@ def answers_file(work: pathlib.Path, rank: int) -> pathlib.Path:
     return work / f"{rank:05d}.answers.npy"
 
 
-SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2)])
+SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2), ("opens", "<u4")])
 
 
 @contextlib.contextmanager

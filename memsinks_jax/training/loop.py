@@ -339,7 +339,8 @@ def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids
     def as_batches(documents: np.ndarray) -> list[dict]:
         tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)
         about = (tokens, identities, config.data.row_length, tokenizer.end_of_text, size, whole)
-        return document_batches(*about, ids(identities), tokenizer.begin_of_text, corpus.answers(documents))
+        more = {"answers": corpus.answers(documents), "around": corpus.around(documents)}
+        return document_batches(*about, ids(identities), tokenizer.begin_of_text, **more)
 
     own = sharding.own_rows(config.training.batch_size, mesh)
     return Monitor(config, corpus, opened.rows, own, workdir, opened.start, since, as_batches)

@@ -190,6 +190,7 @@ class _Subject:
             [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
             corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
             begin_of_text=corpus.tokenizer.begin_of_text, answers=corpus.answers(documents),
+            around=corpus.around(documents),
         )  # fmt: skip
 
 
