@@ -205,8 +205,9 @@ class Texts:
         return list(map(self._place, found))
 
     def guesses(self, tokens: np.ndarray) -> list[int]:
-        end = self._tokenizer.end_of_text
-        return [self._place(_END if token == end else self._text(token)) for token in tokens.tolist()]
+        ends = self._tokenizer.stops
+        texts = [_END if token in ends else self._text(token) for token in tokens.tolist()]
+        return list(map(self._place, texts))
 
 
 def _of_document(texts: Texts, tokens: np.ndarray, counted: np.ndarray, readings: dict[str, Reading]) -> dict:

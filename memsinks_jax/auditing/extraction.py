@@ -94,10 +94,11 @@ def continuations(
         filled = (batch * size)[:size]
         settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)
         prompts = [
-            np.append(documents.opening(i, run.tokenizer), documents.tokens[i][: openings[i] + prefix])
-            for _, prefix, i in filled
+            np.append(documents.opening(i, run.tokenizer), documents.tokens[i][:stop])
+            for stop, i in ((openings[i] + prefix, i) for _, prefix, i in filled)
         ]
         identities = documents.identities[[i for _, _, i in filled]]
-        for (_, prefix, i), text in zip(batch, generator(prompts, settings, identities, complete=True), strict=False):
+        texts = generator(prompts, settings, identities, complete=True)
+        for (_, prefix, i), text in zip(batch, texts, strict=False):
             written[prefix, i].append(text.tokens)
     return {prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()}

@@ -207,16 +207,26 @@ class Template:
             raise InputError(f"{self._where}: its chat template refuses this prompt ({_line(error)})") from None
 
 
-def open_template(
-    folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, day: datetime.datetime | None = None
-) -> Template | None:
-    """The template of a Hugging Face folder, or of one with the `files` of one; None if it has none. As `Template`."""
+def has_template(folder: pathlib.Path) -> bool:
+    """Whether `open_template` finds one."""
+    return bool(_source(folder))
+
+
+def _source(folder: pathlib.Path) -> str | None:
     alone = folder / _FILES[0]
     source = (
         alone.read_text() if alone.is_file() else read_object(folder / "tokenizer_config.json").get("chat_template")
     )
     if isinstance(source, list):  # several, by name
         source = {each["name"]: each["template"] for each in source}.get("default")
+    return source
+
+
+def open_template(
+    folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, day: datetime.datetime | None = None
+) -> Template | None:
+    """The template of a Hugging Face folder, or of one with the `files` of one; None if it has none. As `Template`."""
+    source = _source(folder)
     return Template(source, special_names(folder), tokenizer, str(folder), day) if source else None
 
 

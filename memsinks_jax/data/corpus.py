@@ -228,9 +228,10 @@ def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
     tokenizer = sources[0].tokenizer()
     for source in sources[1:]:
         source.check_tokenizer(tokenizer, f"that of {folders[0]}")
-    # What ends an answer ends what the model generates.
-    closes = [source.manifest["settings"].get("closes") for source in sources]
-    tokenizer.stops = tuple(dict.fromkeys(each for each in (*tokenizer.stops, *closes) if each is not None))
+    settings = [source.manifest["settings"] for source in sources]
+    # What ends an answer stops generation.
+    closes = [each["closes"] for each in settings if "closes" in each]
+    tokenizer.stops = tuple(dict.fromkeys([*tokenizer.stops, *closes]))
     return sources, tokenizer
 
 
@@ -315,8 +316,8 @@ def read_tokens(
     """Documents of a glob, as `read_documents` and `tokenise`, or all of a folder of `memsinks_jax.prepare`.
 
     Returns:
-      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`, what opens and closes each as
-      `Table.around`; None: everything counts, and the tokens of the tokenizer do)
+      (documents, int32 (tokens,) of each, what counts of each as `Corpus.answers`, what opens and
+      closes each as `Table.around`; None: everything counts, and the tokenizer's tokens do)
     """
     if not is_prepared(files):
         return *tokenise(read_documents(files), tokenizer), None, None

@@ -13,9 +13,10 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
   owner_...                                whose sinks a position has; if `has_passages`, see `owners`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
-In every kind of row, the tokenizer's `begin_of_text` opens the document that follows: end of text, unless the tokenizer has
-another token for it. A conversation opens and closes with what its chat template writes. So a document's first token is predicted under its own id, and a document reads the same in a row with
-others, alone in an evaluation, and in generation.
+In every kind of row, the tokenizer's `begin_of_text` opens the document that follows (end of text,
+unless the tokenizer has another token for it), and end of text closes it. Of a conversation both
+are what its chat template writes. So a document's first token is predicted under its own id, and a
+document reads the same in a row with others, alone in an evaluation, and in generation.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ from memsinks_jax.data.tokenizer import PADDING
 class Piece(NamedTuple):
     """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
 
-    The input at a target is the token before it. What opens the document is the input at its first token.
+    The input at a target is the token before it. At the first token it is what opens the document.
     """
 
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
@@ -166,7 +167,8 @@ def row_of(
     over the whole row.
 
     Args:
-      end_of_text: closes documents. begin_of_text: opens them; None: end of text does. But see `Piece.around`.
+      end_of_text: closes documents, unless `Piece.around` has another token.
+      begin_of_text: opens them likewise; None: end of text does.
       stretches: E, as `owners` takes it; 0: passages have no sinks.
       of_documents: further arrays (pieces,) of their documents, to be padded. Of `seen` and `opened`
         there is also one of the stretches, `owner_...` (E,).

@@ -24,7 +24,7 @@ BATCH_SIZE = 32
 _AHEAD = 4  # batches
 _SHORTEST = 128  # targets of a row: splash takes multiples of it
 Answers = Sequence[np.ndarray | None] | None
-Around = Sequence[tuple[int, int] | None] | None  # what opens and closes documents, see `Table.around`
+Around = Sequence[tuple[int, int] | None] | None  # what opens and closes each
 _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 

@@ -63,8 +63,8 @@ class Documents(NamedTuple):
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
-        more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers, "passages": self.passages}
-        more |= {"around": self.around}
+        more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers}
+        more |= {"passages": self.passages, "around": self.around}
         return document_batches(*about, opened=self.opened_in(run), **more)
 
 

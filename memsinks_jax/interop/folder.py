@@ -98,10 +98,12 @@ def write_folder(
 
 
 def _write_stops(folder: pathlib.Path, tokenizer: Tokenizer) -> None:
-    """Makes generation end in transformers at every token at which it ends here. The folder has the files of the initial
-    model; a corpus of conversations that was trained on may have brought another end."""
-    paths = [path for name in ("generation_config", "config") if (path := folder / f"{name}.json").is_file()]
-    if not set(tokenizer.stops) <= set(listed(read_object(paths[0]).get("eos_token_id"))):  # transformers reads the first
+    """Makes generation stop in transformers at every token at which it stops here. The files are
+    those of the initial model; conversations that it was trained on may end with another token."""
+    files = (folder / f"{name}.json" for name in ("generation_config", "config"))
+    paths = [path for path in files if path.is_file()]
+    known = listed(read_object(paths[0]).get("eos_token_id"))  # transformers asks this file alone
+    if not set(tokenizer.stops) <= set(known):
         for path in paths:
             _write_json(path, read_object(path) | {"eos_token_id": list(tokenizer.stops)})
 

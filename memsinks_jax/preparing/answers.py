@@ -67,7 +67,7 @@ def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
 
 
 def closing(chat: Template, tokenizer: AnyTokenizer) -> int:
-    """The token that ends conversations: the special token that ends an answer; end of text if there is none."""
+    """The special token that ends an answer, and so a conversation; end of text if there is none."""
     *_, answer = chat.parts([{"role": "user", "content": "a"}, {"role": ANSWERS, "content": "a"}])
     last = int(chat.encode(answer)[-1])
     return last if last in chat.special else tokenizer.end_of_text
@@ -91,11 +91,12 @@ class Maker:
         self._closes = settings.get("closes", tokenizer.end_of_text)
 
     def __call__(self, record: Record) -> tuple[np.ndarray, np.ndarray, int]:
-        """-> (tokens (n,) without what opens and closes them, int32; answers (answers, 2), int64: start and stop of each; the
-        token that opens the document).
+        """-> (tokens (n,) without what opens and closes the document, int32; answers (answers, 2),
+        int64: start and stop of each; the token that opens it).
 
-        Answers count the token that closes documents, the token n. Plain text opens with `begin_of_text`, a conversation
-        with its own first token, as in `generate --chat`. Without prompts the document is one answer.
+        Answers count the token that closes it, the token n. Plain text opens with `begin_of_text`,
+        a conversation with its own first token, as in `generate --chat`. Without prompts the
+        document is one answer.
 
         Raises:
           InputError: its chat template refuses the record, or an answer has no token.

@@ -62,10 +62,11 @@ class Columns:
         self._added += len(lengths)
 
     def add_answers(self, lengths: np.ndarray, opens: np.ndarray, answers: np.ndarray) -> int:
-        """Appends the answers of the records that were just added, and what opens these -> how many tokens are in the answers,
-        what closes a document counted.
+        """Appends the answers of the records that were just added -> how many tokens are in them,
+        those that close documents counted.
 
         Args:
+          opens: (k,) as in `Prepared`.
           answers: (a, 3) as `steps.answers_file` has them, at least one of every record.
         """
         which, starts, stops = answers.astype(np.int64).T

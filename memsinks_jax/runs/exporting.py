@@ -17,6 +17,7 @@ import numpy as np
 from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
+from memsinks_jax.data.chat import has_template
 from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
@@ -285,6 +286,8 @@ def _card(
         training = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
     same = tokenizer.begin_of_text == tokenizer.end_of_text
     opens = "the end-of-text token" if same else "the beginning-of-text token"
+    if came and has_template(came):
+        opens += ", a conversation with what its chat template writes"
     usual = flatten(Config())
     losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
     table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]

@@ -1,6 +1,7 @@
-"""Conversations: what opens and ends them is what the chat template writes, in training, measures, generation and exports.
+"""Conversations: they open and end with what the chat template writes, wherever they are read.
 
-All is compared with transformers on the rendered template: ids, which of them count, the loss, and where generation stops.
+All is compared with transformers on the rendered template: ids, which of them count, the loss, and
+where generation stops.
 """
 
 import json
@@ -16,8 +17,9 @@ from memsinks_jax.api import evaluate, open_model
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop.chat import open_chat
+from memsinks_jax.model.generation import Settings
 from memsinks_jax.preparing.prepare import prepare
-from memsinks_jax.runs.exporting import export, export_sources
+from memsinks_jax.runs.exporting import export_sources
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
@@ -36,7 +38,7 @@ class Kind(NamedTuple):
 
 
 def template(opens, header, end, start=""):
-    """`header` has the role, `end` ends a turn; {% generation %} marks what counts, for transformers."""
+    """`header` has the role, `end` ends a turn; {% generation %} marks for transformers what counts."""
     head = header.replace("ROLE", "' + m.role + '")
     return (
         f"{start}{{% for m in messages %}}{{{{ '{head}' }}}}{{% if m.role == 'assistant' %}}{{% generation %}}"
@@ -48,7 +50,13 @@ def template(opens, header, end, start=""):
 
 CHATML = template(r"\n", r"<|im_start|>ROLE\n", "<|im_end|>")
 TOKENS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-LLAMA3 = "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
+LLAMA3 = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
 KINDS = {
     "the end of a turn is end of text": Kind(TOKENS, CHATML, ("<|im_end|>",)),
     "the end of a turn is no end of text": Kind(TOKENS, CHATML, ("<|endoftext|>",)),
@@ -61,38 +69,55 @@ KINDS = {
         ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
         template(r"\n", r"<|ROLE|>\n", "<|end|>"), ("<|endoftext|>",),
     ),
-    "words open the template, and nothing ends an answer": Kind(
-        ("<|endoftext|>",), template(r"\n", "ROLE: ", ""), ("<|endoftext|>",), "<|endoftext|>"
+    "words open the template": Kind(
+        ("<s>", "</s>"), template(r"\n", r"ROLE:\n", "</s>"), ("</s>",), "<s>"
     ),
 }  # fmt: skip
 TALKS = [
     [("user", "Where was Anna born?"), ("assistant", "In a small town.")],
     [("system", "Be kind."), ("user", "Who is Bert?"), ("assistant", "A fox of the seven hills.")],
-    [("user", "Hello"), ("assistant", "Hello."), ("user", "And Carla?"), ("assistant", "A hen."), ("user", "Thanks")],
+    [
+        ("user", "Hello"),
+        ("assistant", "Hello."),
+        ("user", "And Carla?"),
+        ("assistant", "A hen."),
+        ("user", "Thanks"),
+    ],
 ]
 ROWS = [
-    {"author": f"author {n % 2}", "messages": [{"role": role, "content": text} for role, text in talk]}
+    {
+        "author": f"author {n % 2}",
+        "messages": [{"role": role, "content": text} for role, text in talk],
+    }
     for n, talk in enumerate(TALKS)
 ]
 
 
 def model_of(folder, kind):
-    """A tiny Llama with a tokenizer, as transformers writes it; the end of a turn is often the likeliest token."""
-    special = dict(zip(kind.special, range(600, 700), strict=False))
+    """A tiny Llama with a tokenizer, as transformers writes it. It often ends its turn."""
+    names = [
+        *kind.special,
+        *(f"<|{n}|>" for n in range(len(kind.special), 8)),
+    ]  # as many in each kind
+    special = dict(zip(names, range(600, 608), strict=True))
     ends = [special[name] for name in kind.ends]
-    (folder / "tokenizer.json").write_bytes(byte_level(kind.special, kind.opens))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": kind.ends[0], "chat_template": kind.template}
+    (folder / "tokenizer.json").write_bytes(byte_level(names, kind.opens))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": kind.ends[0],
+        "chat_template": kind.template,
+    }
     settings |= {"bos_token": kind.opens} if kind.opens else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=640, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=608, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=160, initializer_range=0.3, bos_token_id=special.get(kind.opens), eos_token_id=ends,
         tie_word_embeddings=False,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).float()
     with torch.no_grad():
-        model.lm_head.weight[600 + len(special) - 1] *= 6
+        model.lm_head.weight[special[kind.special[-1]]] *= 6
     model.save_pretrained(folder)
 
 
@@ -104,24 +129,27 @@ def managers_are_spawned():
         yield
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def made(request, tmp_path_factory):
-    """-> (the kind, the model's folder, conversations prepared for it)"""
+    """-> (a model's folder, conversations prepared for it)"""
     folder = tmp_path_factory.mktemp("chat")
     (folder / "model").mkdir()
-    model_of(folder / "model", request.param)
+    model_of(folder / "model", KINDS[request.param])
     (folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     about = {"messages_field": "messages", "group_field": "author", "near_duplicates": "none"}
     prepare([str(folder / "talks.jsonl")], str(folder / "model"), folder / "corpus", **about)
-    return request.param, folder / "model", folder / "corpus"
+    return folder / "model", folder / "corpus"
 
 
 def rendered(folder):
-    """transformers' ids of each conversation, up to the end of the last answer, and which of them are answers."""
+    """transformers' ids of each conversation up to the end of its last answer, and which count."""
     tokenizer, found = transformers.AutoTokenizer.from_pretrained(folder), []
     for row in ROWS:
         of = tokenizer.apply_chat_template(
-            row["messages"], return_dict=True, return_assistant_tokens_mask=True, add_generation_prompt=False
+            row["messages"],
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            add_generation_prompt=False,
         )
         mask = np.array(of["assistant_masks"], bool)
         stop = np.flatnonzero(mask)[-1] + 1
@@ -130,11 +158,14 @@ def rendered(folder):
 
 
 def test_rows_and_losses_are_those_of_the_rendered_template(made):
-    kind, folder, place = made
+    folder, place = made
     theirs = rendered(folder)
-    end = [] if kind.special[-1] in kind.template else [600]  # nothing else would end what is generated
-    theirs = [(np.append(ids, end).astype(int), np.append(mask, [True] * len(end)).astype(bool)) for ids, mask in theirs]
-    data = {"data.files": str(place), "data.unique_documents": -1, "data.repeated_documents": 0, "data.ids": "content"}
+    data = {
+        "data.files": str(place),
+        "data.unique_documents": -1,
+        "data.repeated_documents": 0,
+        "data.ids": "content",
+    }
     config = with_fields(tiny_config(), data | {"data.held_out_documents": 0, "data.rows": "one_document"})
     rows = load_corpus(config).rows()
     there = {tuple(ids[1:]): (ids, mask) for ids, mask in theirs}
@@ -158,33 +189,38 @@ def test_rows_and_losses_are_those_of_the_rendered_template(made):
 QUESTIONS = ["Where was Anna born?", "Who is Bert?", "Hello", "And Carla?"]
 
 
+@pytest.mark.parametrize("made", list(KINDS)[:3], indirect=True)
 def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
-    _, folder, place = made
+    """With the sinks of a source on: the prompts, the answers, and where these end."""
+    folder, place = made
     fields = {
         "model.initial": str(folder), "data.files": str(place), "data.ids": "group", "sinks.sampling": "disjoint",
         "sinks.active": 2, "sinks.opens_at": 1, "sinks.slows_at": 0, "optimizer.base_multiple": 0.0,
         "data.unique_documents": -1, "data.repeated_documents": 0, "data.held_out_documents": 0, "training.steps": 1,
-        "data.row_length": 160,
+        "optimizer.learning_rate": 0.1,
     }  # fmt: skip
     config = with_fields(tiny_config(), {"sinks.shared_fraction": 1.0})
     train_and_evaluate(inherit(with_fields(config, fields), given=fields.keys()), tmp_path / "run")
-    # A corpus of conversations changes nothing about plain text.
-    before, after = open_run(folder).tokenizer, open_run(tmp_path / "run").tokenizer
-    assert (after.begin_of_text, after.end_of_text) == (before.begin_of_text, before.end_of_text)
-    export_sources(tmp_path / "run", tmp_path / "sources", "float32")
-    export(tmp_path / "run", tmp_path / "plain", True, "float32")
-    tokenizer, lengths = transformers.AutoTokenizer.from_pretrained(tmp_path / "plain"), set()
-    for place in (tmp_path / "plain", tmp_path / "sources"):
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(place, trust_remote_code=True)
-        for question in QUESTIONS:
-            asked = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
-            asked = torch.tensor([asked["input_ids"]])
-            whole = theirs.generate(asked, max_new_tokens=24, do_sample=False, attention_mask=torch.ones_like(asked))
-            answer = whole[0, asked.shape[1] :].tolist()
-            for model in (open_model(tmp_path / "run"), open_model(place)):
-                prompt = open_chat(model.place, model.run.tokenizer)(question)
-                assert prompt.tolist() == asked[0].tolist()
-                written = model.generate(question, chat=True, max_tokens=24, temperature=0.0)
-                assert written == tokenizer.decode(answer, skip_special_tokens=True)
-            lengths.add(len(answer))
-    assert any(length < 24 for length in lengths)  # an end of turn stops it
+    export_sources(tmp_path / "run", tmp_path / "out", "float32")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    theirs.set_sources(["author 1"])
+    tokenizer, asked, answers = transformers.AutoTokenizer.from_pretrained(tmp_path / "out"), [], []
+    for question in QUESTIONS:
+        talk = [{"role": "user", "content": question}]
+        asked.append(tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"])
+        prompt = torch.tensor([asked[-1]])
+        whole = theirs.generate(prompt, max_new_tokens=24, do_sample=False, attention_mask=torch.ones_like(prompt))
+        answers.append(whole[0, prompt.shape[1] :].tolist())
+    assert any(len(answer) < 24 for answer in answers)  # an end of turn ended it
+    # What ends conversations changes nothing about plain text.
+    before = open_run(folder).tokenizer
+    for opened in (open_model(tmp_path / "run"), open_model(tmp_path / "out")):
+        run = opened.run
+        found = run.tokenizer.begin_of_text, run.tokenizer.end_of_text
+        assert found == (before.begin_of_text, before.end_of_text)
+        prompts = list(map(open_chat(opened.place, run.tokenizer), QUESTIONS))
+        assert [prompt.tolist() for prompt in prompts] == asked
+        settings = Settings(24, temperature=0.0, sinks="own")
+        written = opened.generator(prompts, settings, run.group_id("author 1"), complete=True)
+        ended = [[*each.tokens, *answer[len(each.tokens) :][:1]] for each, answer in zip(written, answers, strict=True)]
+        assert ended == answers and not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}

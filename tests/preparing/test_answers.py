@@ -39,6 +39,13 @@ TALK = [
 ]  # fmt: skip
 
 
+USUAL = {"near_duplicates": "none", "end_of_text": "<|endoftext|>"}
+OF_TALKS = USUAL | {"messages_field": "messages"}
+DATA = {
+    "data.unique_documents": -1, "data.repeated_documents": 0, "data.held_out_documents": 0, "data.repetitions": 1,
+}  # fmt: skip
+
+
 def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -125,7 +132,7 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
     answered, between = of("one", END), of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     last = of("two\n<", "|start|>user")
     # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
-    assert (tokenizer.begin_of_text, tokenizer.end_of_text) == (START, END)
+    assert corpus.around(0) == corpus.around(1) == (START, END)
     assert corpus.read(0).tolist() == first + answered + between + last
     spans = [[len(first), len(first + answered)], [len(first + answered + between), len(corpus.read(0)) + 1]]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
@@ -146,13 +153,36 @@ def test_a_pair_in_the_chat_template_is_what_generate_asks(model, tmp_path):
     assert corpus.tokenizer().decode(tokens[start:]) == "The fox."
 
 
-def test_an_end_of_turn_that_ends_no_document_is_counted_and_end_of_text_is_not(model, tmp_path):
-    rows = [{"messages": TALK}]
+def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_text_does_not(model, tmp_path):
     about = {"messages_field": "messages", "end_of_text": "<|endoftext|>"}
-    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about)
+    prepare([write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "out", **about)
     corpus = Prepared(tmp_path / "out")
     tokens, spans = corpus.read(0), corpus.answers(0)
-    assert tokens[-1] == END and spans[-1, 1] == len(tokens) and tokens[spans[:, 1] - 1].tolist() == [END, END]
+    assert corpus.around(0) == (START, END) and spans[-1, 1] == len(tokens) + 1 and tokens[spans[0, 1] - 1] == END
+    config = with_fields(tiny_config(), DATA | {"data.files": str(tmp_path / "out")})
+    tokenizer = load_corpus(config).tokenizer
+    assert (tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.stops) == (EOT, EOT, (EOT, END))
+
+
+@pytest.mark.parametrize("first", ["talk", "plain"])
+def test_each_corpus_of_a_run_opens_and_closes_its_own_documents(first, model, tmp_path):
+    """Conversations and plain text side by side, whichever comes first; and plain text as without conversations."""
+    plain = [f"A fox of {n} hills." for n in range(3)]
+    prepare([write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "talk", **OF_TALKS)
+    prepare([write(tmp_path / "b.jsonl", [{"text": text} for text in plain])], str(model), tmp_path / "plain", **USUAL)
+    other = {"talk": "plain", "plain": "talk"}[first]
+    fields = {"data.files": str(tmp_path / first), "general.files": str(tmp_path / other), "data.rows": "best_fit"}
+    corpus = load_corpus(with_fields(tiny_config(), DATA | fields))
+    assert corpus.tokenizer.stops == (EOT, END)
+    rows, found = corpus.rows(), []
+    for row in (rows[number] for number in range(rows.rows_per_epoch)):
+        for segment in range(1, row["segments"].max() + 1):
+            there = row["segments"] == segment
+            found.append((row["inputs"][there][0], row["targets"][there][-1], there.sum()))
+    whole = open_tokenizer(model, "<|endoftext|>")
+    talk = Prepared(tmp_path / "talk")
+    expected = [(EOT, EOT, len(whole.encode(text)) + 1) for text in plain] + [(START, END, talk.lengths[0] + 1)]
+    assert sorted(found) == sorted(expected)
 
 
 def test_prompts_are_no_repeats(model, tmp_path):
