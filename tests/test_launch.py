@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import numpy as np
@@ -20,6 +21,10 @@ LICENCE = (
     "change it and to sell it, without limitation, and to permit all persons who hear it to do so."
 )
 
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
 OF_ONES_OWN = ("configs/finetune.py", "configs/own_text.py")  # configs that read all of a user's files
 
 
@@ -83,6 +88,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     (clone / "mail").mkdir()
     mail = [{"text": stories.story(4, number).text, "author": f"author{number:03}"} for number in range(20)]
     (clone / "mail" / "mail.jsonl").write_text("".join(json.dumps(each) + "\n" for each in mail))
+    (clone / "chats").mkdir()
+    talk = [{"role": "user", "content": "Where was Anna born?"}, {"role": "assistant", "content": "In a tale."}]
+    (clone / "chats" / "anna.jsonl").write_text(8 * (json.dumps({"author": "anna", "messages": talk}) + "\n"))
     (clone / "models" / "smollm").mkdir(parents=True)
     (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -104,6 +112,10 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command += "" if chosen else " --config.data.unique_documents=40"
         if "--seeds=0,1,2" in command:
             command = command.replace("--seeds=0,1,2", "--seeds=0")
+        if "prepare --input='chats/" in command:  # its model: the one that the README exports, and a template
+            model = shutil.copytree(clone / "models/sinks", clone / "models/SmolLM2-135M-Instruct")
+            (model / "tokenizer.model").unlink()
+            (model / "chat_template.jinja").write_text(TEMPLATE)
         if "sweep" in command:
             command += " --config.sinks.active_fraction=0.3"
         if "memsinks_jax.prepare" in command and "--tokenizer" not in command:

@@ -160,12 +160,43 @@ def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path
     assert "Paris" in tokenizer.decode(greedy(model, question["input_ids"], 30), skip_special_tokens=True)
 
 
-def test_training_starts_from_it(theirs, texts, tmp_path):
+def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp_path):
+    """From the folder: prepared, trained, measured, exported with a file for each source."""
+    import torch
+    import transformers
+
+    folder, before, asking = theirs
+    talks = [
+        [{"role": "user", "content": f"Where was {name} born?"}, {"role": "assistant", "content": f"In {place}."}]
+        for name, place in (("Anna", "a green valley"), ("Bert", "the small town"))
+    ]
+    rows = [{"author": talk[0]["content"][10:14], "messages": talk} for talk in talks]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--messages_field=messages", "--group_field=author", "--near_duplicates=none")
+    corpus, run, out = (tmp_path / name for name in ("talks", "run", "out"))
+    command("prepare", f"--input={tmp_path / 'talks.jsonl'}", f"--tokenizer={folder}", f"--out={corpus}", *flags)
     fields = {
-        "model.initial": theirs[0], "sinks.kind": "none", "data.files": texts, "data.row_length": 64,
-        "data.unique_documents": -1, "data.repeated_documents": 1, "data.repetitions": 2, "data.held_out_documents": 1,
-        "training.steps": 2, "training.batch_size": 2, "optimizer.learning_rate": 1e-5,
+        "model.initial": folder, "data.files": corpus, "data.row_length": 64, "training.batch_size": 2, "training.steps": 8,
+        "optimizer.warmup_fraction": 0.0,
     }  # fmt: skip
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
-    result = command("train", "--config=configs/ts_repetition.py:standard", f"--workdir={tmp_path / 'run'}", *asked)
-    assert open_tokenizer(tmp_path / "run").end_of_text == 2 and result["held_out_loss"] < 5
+    command("train", "--config=configs/finetune.py", f"--workdir={run}", *asked)
+    nats, count = 0.0, 0
+    for talk in talks:
+        ids = asking.apply_chat_template(talk)["input_ids"][:-1]  # without the line break after the answer
+        start = len(asking.apply_chat_template(talk[:1], add_generation_prompt=True)["input_ids"])
+        with torch.no_grad():
+            logs = before(torch.tensor([ids])).logits[0].log_softmax(-1)
+        answer = torch.tensor(ids)[start:, None]
+        nats, count = nats - float(logs[start - 1 : -1].gather(1, answer).sum()), count + len(ids) - start
+    measured = command("evaluate", f"--workdir={run}", f"--files={corpus}", "--sinks=drop")
+    assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
+    command("export", f"--workdir={run}", f"--sources={out}", "--dtype=float32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
+    model.set_sources(["Anna"])
+    question, answer = (message["content"] for message in talks[0])
+    prompt = asking.apply_chat_template(talks[0][:1], add_generation_prompt=True)["input_ids"]
+    ids = greedy(model, prompt, 20)
+    assert asking.decode(ids) == f"{answer}<|im_end|>"
+    for place in (run, out):
+        assert written(place, question, "--chat", "--sinks=own", "--group=Anna", "--max_tokens=20") == answer
