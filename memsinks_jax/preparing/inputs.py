@@ -102,7 +102,7 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
             raise InputError(f"{folder} was started with a --tokenizer; give it, or another --out")
         if before is None:
             raise InputError(f"{folder} was started without --{name}; leave it out, or give another --out")
-        if name == "chat_sha256":
+        if name in ("chat_sha256", "closes"):
             raise InputError(f"{folder} was started with another chat template; restore it, or give another --out")
         raise InputError(f"{folder} was started with --{name}={before}, not {value}; give that, or another --out")
     for name in _OF_ANSWERS:
