@@ -76,10 +76,13 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
             if corpus.groups:
                 before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
                 write_groups(scratch, corpus.groups, corpus.nearest(before))
-            for name, content in corpus.tokenizer.files.items():
-                (scratch / name).write_bytes(content)
             if initial := config.model.initial:
                 keep(folder_of(initial), scratch, initial)
+                # Where the initial model stops, this one stops too, whatever its documents end with.
+                stops = *corpus.tokenizer.stops, *open_tokenizer(folder_of(initial)).stops
+                corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
+            for name, content in corpus.tokenizer.files.items():
+                (scratch / name).write_bytes(content)
             (scratch / "config.json").write_text(to_json(config))
             if workdir.exists():
                 workdir.rmdir()  # an empty folder of the user's

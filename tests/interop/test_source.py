@@ -12,11 +12,13 @@ from test_tokenizer import CHAT, byte_level
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.interop.chat import open_chat
 from memsinks_jax.interop.folder import open_folder, write_folder
 from memsinks_jax.interop.source import front_matter, source_of
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.importing import import_model
 from memsinks_jax.runs.initial import inherit
@@ -160,6 +162,19 @@ def test_documents_with_another_end_of_text_are_refused_by_name(theirs, text, tm
         train_and_evaluate(config, tmp_path / "run")
 
 
+def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
+    """Even if the tokenizer of its documents does not know of it."""
+    (tmp_path / "tokenizer.json").write_bytes((theirs / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    fields = {"model.initial": str(theirs), "sinks.kind": "none", "data.files": str(text)}
+    fields |= {"data.tokenizer": str(tmp_path), "data.unique_documents": 20}
+    config = inherit(with_fields(tiny_config(), fields), given=fields.keys())
+    corpus = load_corpus(config)
+    assert corpus.tokenizer.stops == (END,)
+    workdirs.create(tmp_path / "run", config, corpus).close()
+    assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
+
+
 def test_a_workdir_from_before_opens_as_it_did(theirs, imported, tmp_path):
     """End of text is guessed by name there; and exports, without a source, are written as they were."""
     workdir = shutil.copytree(imported, tmp_path / "run")
@@ -241,7 +256,6 @@ def test_documents_open_as_the_model_was_trained(llama3, text, tmp_path):
 def test_a_run_and_its_measures_open_documents_alike(llama3, text):
     """Rows of a run, and those on which it and an audit are measured."""
     from memsinks_jax.auditing.subjects import documents_of
-    from memsinks_jax.data.corpus import load_corpus
     from memsinks_jax.editing.prompts import encode
     from memsinks_jax.evals.memorization import batches_by_role
 
