@@ -20,7 +20,7 @@ from memsinks_jax.data.tokenizer import read_object, special_names, whole
 _CUT = "\ufdd0"  # Unicode assigns it to no character, so no text needs it
 _MARK = 2 * _CUT  # cutting never makes two in a row
 ANSWERS = "assistant"  # the role whose messages are answers
-# Fields that need no text of their own. Which call a result is of (tool_call_id), most templates tell by the order.
+# Fields that need no text of their own: which call a result is of (tool_call_id), often follows from the order alone.
 _ALWAYS = "role", "content", "tool_call_id"
 # Names for what an answer thinks before it speaks. transformers fills these in from each other too.
 _REASONING = "reasoning_content", "thinking", "reasoning"
@@ -83,7 +83,7 @@ class Template:
         parts = [self._tokenizer.encode(part, add_special_tokens=False).ids for part in whole(text).split(_CUT)]
         return np.asarray(list(itertools.chain.from_iterable(parts)), np.int32)
 
-    def parts(self, messages: Sequence[dict], beside: dict | None = None) -> list[str]:
+    def parts(self, messages: Sequence[dict], arguments: dict | None = None) -> list[str]:
         """A conversation -> [what comes before an answer, the answer, what comes before the next, ...], for `encode`.
 
         Joined, the parts are the text that transformers renders. An answer begins where the model is asked for it, and ends
@@ -92,28 +92,30 @@ class Template:
         Args:
           messages: each {"role", "content", ...}; a content is a text, or a list of {"type": "text", "text"}. The template
             gets all other fields too, but the "weight" of an answer: if it is 0, the answer is part of what comes before.
-          beside: what else the template gets, {"tools": [...], "documents": [...]}.
+          arguments: other arguments of the template, {"tools": [...], "documents": [...]}.
         Raises:
           InputError: the template refuses the conversation, does not write a field of it, or does not show where an answer
             begins and ends.
         """
-        beside = self._cut(beside or {})
+        arguments = self._cut(arguments or {})
         given = [self._cut({name: message[name] for name in message if name != "weight"}) for message in messages]
         talk = [message | _joined(message) for message in given]
         try:
-            whole = self._render(talk, beside)
+            whole = self._render(talk, arguments)
         except InputError as error:
-            more = [name for name in dict.fromkeys(itertools.chain(*talk, beside)) if name not in ("role", "content")]
+            more = [
+                name for name in dict.fromkeys(itertools.chain(*talk, arguments)) if name not in ("role", "content")
+            ]
             raise InputError(f"{error}{', with the fields ' * bool(more)}{', '.join(more)}") from None
-        if given != talk and self._rendered(given, beside) != whole:
+        if given != talk and self._rendered(given, arguments) != whole:
             number = next(number for number, message in enumerate(given, start=1) if _joined(message))
             raise InputError(
                 f"{self._where}: its chat template does not write the content of message {number}, a list of parts, as "
                 "their text; make it one text"
             )
-        lost = self._lost(whole, talk, range(len(talk)), beside)
-        for name in beside:
-            if self._rendered(talk, {key: beside[key] for key in beside if key != name}) == whole:
+        lost = self._lost(whole, talk, range(len(talk)), arguments)
+        for name in arguments:
+            if self._rendered(talk, {key: arguments[key] for key in arguments if key != name}) == whole:
                 lost = name
         if lost:
             raise InputError(f'{self._where}: its chat template does not write the field "{lost}"; remove the field')
@@ -123,12 +125,12 @@ class Template:
                 continue
             number += 1
             if message.get("weight") != 0:
-                cuts += self._answer(whole, talk, place, beside, f"answer {number}")
+                cuts += self._answer(whole, talk, place, arguments, f"answer {number}")
         if cuts != sorted(cuts):
             raise InputError(f"{self._where}: its chat template writes answers in another order")
         return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
 
-    def _answer(self, whole: str, talk: list[dict], place: int, beside: dict, name: str) -> tuple[int, int]:
+    def _answer(self, whole: str, talk: list[dict], place: int, arguments: dict, name: str) -> tuple[int, int]:
         """Where in the text of a conversation the answer in this place begins and ends.
 
         With another answer in its place, the text is another from where the model is asked to where this one is over. So
@@ -136,7 +138,7 @@ class Template:
         """
         hidden = f"{self._where}: its chat template hides where {name}"
         way_out = 'give it "weight": 0, or change the template'
-        asked, other = self._rendered(talk[:place], beside, asks=True), {"role": ANSWERS, "content": _MARK}
+        asked, other = self._rendered(talk[:place], arguments, asks=True), {"role": ANSWERS, "content": _MARK}
         if asked is None:
             raise InputError(f"{hidden} begins: it refuses what comes before, alone; {way_out}")
         if not whole.startswith(asked):
@@ -144,17 +146,17 @@ class Template:
             raise InputError(
                 f"{hidden} begins: it asks for one with {_shown(asked[same:])}, and writes {_shown(whole[same:])}; {way_out}"
             )
-        before, *after = (self._rendered([*talk[:place], other, *talk[place + 1 :]], beside) or "").split(_MARK)
+        before, *after = (self._rendered([*talk[:place], other, *talk[place + 1 :]], arguments) or "").split(_MARK)
         if len(after) != 1 or not whole.endswith(after[0]):
             raise InputError(f"{hidden} ends; {way_out}")
         start, stop = len(asked), len(whole) - len(after[0])
-        if self._special.search(before, start) and asked == self._render(talk[:place], beside):
+        if self._special.search(before, start) and asked == self._render(talk[:place], arguments):
             raise InputError(f"{hidden} begins: it has no add_generation_prompt; change the template")
-        lost, text = self._lost(whole, talk, [place], beside), _letters(talk[place].get("content", ""))
+        lost, text = self._lost(whole, talk, [place], arguments), _unspaced(talk[place].get("content", ""))
         # An answer may spell what asks for it, as "<think>".
-        if text not in _letters(whole[start:stop]):
-            opens = min(start, len(self._render(talk[:place], beside)))
-            lost = lost if text in _letters(whole[opens:stop]) else "content"
+        if text not in _unspaced(whole[start:stop]):
+            opens = min(start, len(self._render(talk[:place], arguments)))
+            lost = lost if text in _unspaced(whole[opens:stop]) else "content"
         if lost:
             raise InputError(
                 f'{self._where}: its chat template does not write all of the field "{lost}" of {name}; change the field, or '
@@ -163,24 +165,24 @@ class Template:
         # The tokens that end a turn are those that follow the text in any case, with an end of the conversation and without.
         last = after[0]
         if place < len(talk) - 1:
-            last = (self._rendered([*talk[:place], other], beside) or "").split(_MARK)[-1]
+            last = (self._rendered([*talk[:place], other], arguments) or "").split(_MARK)[-1]
         ended = self._ends.search(os.path.commonprefix([last, *after])) or self._first.match(after[0])
         return start, stop + (ended.end() if ended else 0)
 
-    def _lost(self, whole: str, talk: list[dict], places: Sequence[int], beside: dict) -> str | None:
+    def _lost(self, whole: str, talk: list[dict], places: Sequence[int], arguments: dict) -> str | None:
         """A field of the messages in these places without which the text of the conversation is the same."""
         for name in dict.fromkeys(itertools.chain(*(talk[place] for place in places))):
             less = [message.copy() for message in talk]
             for place in places:
                 less[place].pop(name, None)
-            if name not in _ALWAYS and self._rendered(less, beside) == whole:
+            if name not in _ALWAYS and self._rendered(less, arguments) == whole:
                 return name
         return None
 
-    def _rendered(self, talk: list[dict], beside: dict, asks: bool = False) -> str | None:
+    def _rendered(self, talk: list[dict], arguments: dict, asks: bool = False) -> str | None:
         """As `_render`; None if the template refuses the conversation."""
         try:
-            return self._render(talk, beside, asks)
+            return self._render(talk, arguments, asks)
         except InputError:
             return None
 
@@ -194,13 +196,13 @@ class Template:
             return {self._cut(name): self._cut(each) for name, each in value.items()}
         return [self._cut(each) for each in value] if isinstance(value, list) else value
 
-    def _render(self, talk: list[dict], beside: dict, asks: bool = False) -> str:
+    def _render(self, talk: list[dict], arguments: dict, asks: bool = False) -> str:
         """The text of a conversation.
 
         Args:
           asks: it ends where the model is to answer.
         """
-        about = {"tools": None, "documents": None, "add_generation_prompt": asks} | beside | self._names
+        about = {"tools": None, "documents": None, "add_generation_prompt": asks} | arguments | self._names
         try:
             return self._template.render(messages=list(map(_with_reasoning, talk)), **about)
         except Exception as error:  # a template is a program, which may fail in any way
@@ -251,7 +253,7 @@ def _with_reasoning(message: dict) -> dict:
     return message if reasoning is None else {"thinking": reasoning} | message | {"reasoning_content": reasoning}
 
 
-def _letters(text: str) -> str:
+def _unspaced(text: str) -> str:
     """Without white space, which templates strip."""
     return "".join(text.split())
 

@@ -29,7 +29,7 @@ EMPTY = (
 )  # problems of records without text
 EMPTY_ANSWER = "an answer is empty; remove the record"
 
-_BESIDE = "tools", "documents"  # of a conversation, for its template
+_ARGUMENTS = "tools", "documents"  # of a conversation, for its template
 _BLOCK = 1 << 20
 _ROWS = 256  # rows of a table at a time
 _ARRAY = 1 << 30  # bytes of a .json file, which is read whole
@@ -42,7 +42,7 @@ class Record:
 
     `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
     bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
-    answer to the prompt; with `Fields.messages` there are messages instead, and what is `beside` them, as
+    answer to the prompt; with `Fields.messages` there are messages instead, and the `arguments` with them, as
     `chat.Template.parts` takes them.
     """
 
@@ -55,12 +55,12 @@ class Record:
     where: str | collections.abc.Callable[[], str] = ""
     prompt: str = ""
     messages: collections.abc.Sequence[dict] = ()
-    beside: dict = dataclasses.field(default_factory=dict)
+    arguments: dict = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Bytes of its texts, of a conversation as JSON."""
-        talk = _as_json([*self.messages, self.beside]) if self.messages else b""
+        talk = _as_json([*self.messages, self.arguments]) if self.messages else b""
         return len(self.prompt.encode()) + len(self.text.encode()) + len(talk)
 
     @property
@@ -84,9 +84,9 @@ class Fields(typing.NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """Those to read of a table: the named ones, and what may be beside the messages. A table may lack the latter."""
+        """Those to read of a table: the named ones, and what may come with messages. A table may lack the latter."""
         around = self.messages[: self.messages.rfind(".") + 1]
-        return [name for name, _ in self.named] + [around + name for name in _BESIDE if self.messages]
+        return [name for name, _ in self.named] + [around + name for name in _ARGUMENTS if self.messages]
 
 
 def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -417,7 +417,7 @@ def group_name(value) -> str:
 
 
 def _take_messages(record: Record, messages, values, name: str) -> None:
-    """Takes a conversation as it is, with what is beside it: its template decides."""
+    """Takes a conversation as it is, with what comes with it: its template decides."""
     from memsinks_jax.data.chat import ANSWERS  # loads jinja, which other records do not need
 
     if not isinstance(messages, list) or not all(
@@ -431,12 +431,12 @@ def _take_messages(record: Record, messages, values, name: str) -> None:
     # A table has all fields in all messages, as null where there is none.
     messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
     of = values if name in values else _field(values, name.rpartition(".")[0])
-    beside = {key: of[key] for key in _BESIDE if of.get(key)}
+    arguments = {key: of[key] for key in _ARGUMENTS if of.get(key)}
     for number, message in enumerate(messages, start=1):
         if problem := _problem(message, answers=message["role"] == ANSWERS):
             record.problem = f"message {number} {problem}"
             return
-    for key, listed in beside.items():
+    for key, listed in arguments.items():
         if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
             record.problem = f'field "{key}" is no list of objects; fix or remove the record'
             return
@@ -446,13 +446,13 @@ def _take_messages(record: Record, messages, values, name: str) -> None:
         record.problem = f"{lacks}, so nothing is answered; remove the record"
         return
     try:
-        _as_json([messages, beside])
+        _as_json([messages, arguments])
     except UnicodeEncodeError:  # JSON may spell half of a character
         record.problem = "no text: half a character in a message; fix or remove the record"
     except (TypeError, ValueError, RecursionError) as error:
         record.problem = f"a message holds what JSON has not ({error}); fix or remove the record"
     else:
-        record.messages, record.beside = messages, beside
+        record.messages, record.arguments = messages, arguments
 
 
 def _problem(message: dict, answers: bool) -> str:

@@ -108,7 +108,7 @@ class Maker:
             tokens, answers = joined(parts_of(record, self._template), self._tokenizer.encode)
         else:
             asked = [{"role": "user", "content": record.prompt}, {"role": ANSWERS, "content": record.text}]
-            tokens, answers = joined(self._chat.parts(record.messages or asked, record.beside), self._chat.encode)
+            tokens, answers = joined(self._chat.parts(record.messages or asked, record.arguments), self._chat.encode)
         if (answers[:, 0] == answers[:, 1]).any():
             raise InputError("an answer is empty after tokenization; remove the record")
         if not self._chat:

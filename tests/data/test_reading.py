@@ -244,7 +244,7 @@ def test_fields_within_fields(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["messages", "talk.messages"])
-def test_a_conversation_and_what_is_beside_it_in_every_kind_of_file(name, tmp_path):
+def test_a_conversation_and_what_comes_with_it_in_every_kind_of_file(name, tmp_path):
     """A table has every field in every message, null where there is none. So has JSON, if it says so."""
     talk = [{"role": "user", "content": " q\r\n"}, {"role": "assistant", "content": "a", "weight": 1, "name": "b"}]
     row = {"messages": talk, "tools": [{"type": "function"}], "documents": None, "more": "left out"}
@@ -257,7 +257,8 @@ def test_a_conversation_and_what_is_beside_it_in_every_kind_of_file(name, tmp_pa
     for file, content in (contents | {"a.jsonl": json.dumps(rows[0]).encode()}).items():
         (tmp_path / file).write_bytes(content)
         (record,) = records_of(tmp_path / file, Fields("text", "", 1 << 20, messages=name))
-        assert (record.problem, record.messages, record.beside) == ("", talk, {"tools": [{"type": "function"}]}), file
+        found = file, record.problem, record.messages, record.arguments
+        assert found == (file, "", talk, {"tools": [{"type": "function"}]})
         assert record.size > len(json.dumps(talk)) and "weight" not in record.messages[0]
 
 
