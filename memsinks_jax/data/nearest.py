@@ -36,11 +36,12 @@ class Nearest:
     def __init__(self, words: np.ndarray, groups: np.ndarray, count: int):
         order = np.lexsort((groups, words))
         self.words, self.groups, self.count = words[order], groups[order], count
+        self.known = len(np.unique(groups))  # as if those that were taken out had never been there
 
     def __call__(self, words: np.ndarray) -> list[int]:
         """The numbers of the groups that a text with these words (`words_of`) is about: of none, or of
         one, or of several that have equal shares."""
-        shares_G = shares(words, self.words, self.groups, self.count)
+        shares_G = shares(words, self.words, self.groups, self.count, self.known)
         most = max(shares_G.max(initial=0), AT_LEAST)
         return np.flatnonzero(shares_G >= most).tolist()
 
@@ -71,14 +72,14 @@ def words_of(tokens: np.ndarray, special: Sequence[int] = ()) -> np.ndarray:
     return np.unique(np.concatenate([ngram_hashes(tokens, 1), ngram_hashes(tokens, 2)]))
 
 
-def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int, known: int) -> np.ndarray:
     """The share of the weight of a text's words that each group has -> float64 (count,), from 0 to 1.
 
     Args:
       text: uint64 (n,), its words, distinct.
       words, groups: of all groups, as in `Nearest`, ascending by word.
+      count: of the groups. known: how many of them have words.
     """
-    known = len(np.unique(groups))  # as if those that were taken out had never been there
     first, last = (np.searchsorted(words, text, side) for side in ("left", "right"))
     found, whole = np.zeros(count), 0.0
     # Words of one weight are counted, not added one by one: groups with equally many are equal to the

@@ -44,7 +44,7 @@ class Texts:
     def found(self, sources, texts):
         """The best source of each text by number, and its share: int and float (texts,)."""
         known = nearest.of_groups([np.concatenate(list(map(self.words, of))) for of in sources])
-        about = known.words, known.groups, known.count
+        about = known.words, known.groups, known.count, known.known
         shares = np.stack([nearest.shares(self.words(text), *about) for text in texts])
         return shares.argmax(axis=1), shares.max(axis=1)
 

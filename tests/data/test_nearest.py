@@ -16,7 +16,7 @@ def known():
 
 
 def shares(known, text):
-    return nearest.shares(nearest.words_of(text), known.words, known.groups, known.count)
+    return nearest.shares(nearest.words_of(text), known.words, known.groups, known.count, known.known)
 
 
 def found(known, text):
