@@ -198,5 +198,4 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
     prompt = asking.apply_chat_template(talks[0][:1], add_generation_prompt=True)["input_ids"]
     ids = greedy(model, prompt, 20)
     assert asking.decode(ids) == f"{answer}<|im_end|>"
-    for place in (run, out):
-        assert written(place, question, "--chat", "--sinks=own", "--group=Anna", "--max_tokens=20") == answer
+    assert written(run, question, "--chat", "--sinks=own", "--group=Anna", "--max_tokens=20") == answer
