@@ -130,6 +130,13 @@ class Template:
             raise InputError(f"{self._where}: its chat template writes answers in another order")
         return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
 
+    def ends(self) -> str:
+        """The special tokens that end an answer, for `encode`; empty: there are none."""
+        # Not by `parts`: a template that asks for an answer with <think> refuses one without it.
+        talk = [{"role": "user", "content": "a"}, {"role": ANSWERS, "content": _MARK}]
+        ended = self._ends.search(self._render(talk, {}).split(_MARK)[-1])
+        return ended[0] if ended else ""
+
     def _answer(self, whole: str, talk: list[dict], place: int, arguments: dict, name: str) -> tuple[int, int]:
         """Where in the text of a conversation the answer in this place begins and ends.
 

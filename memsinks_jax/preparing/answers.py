@@ -68,9 +68,8 @@ def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
 
 def closing(chat: Template, tokenizer: AnyTokenizer) -> int:
     """The special token that ends an answer, and so a conversation; end of text if there is none."""
-    *_, answer = chat.parts([{"role": "user", "content": "a"}, {"role": ANSWERS, "content": "a"}])
-    last = int(chat.encode(answer)[-1])
-    return last if last in chat.special else tokenizer.end_of_text
+    ends = chat.encode(chat.ends())
+    return int(ends[-1]) if len(ends) else tokenizer.end_of_text
 
 
 def sha256(chat: Template) -> str:

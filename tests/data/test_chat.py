@@ -127,6 +127,7 @@ def test_tokens_are_those_of_transformers_and_answers_are_found(kind, opened, th
             assert found == [
                 (last if n == count - 1 else first).replace("ab", answer) for n, (_, answer) in enumerate(pairs)
             ]
+            assert found[-1].endswith(template.ends())
             # Nothing of an answer is left, and nothing but the end of the last turn.
             assert len(opened.decode(rendered[len(tokens) :])) < 2
 
@@ -227,4 +228,6 @@ def test_thinking_that_is_asked_for_belongs_to_the_prompt(opened):
     template = Template(source, NAMES, opened, "here")
     talk = asked_and_answered(("q", "<think>\nso</think>a"))
     assert answers(template, opened, talk)[1] == ["so</think>a<|end|>"]
+    # What ends an answer is known of a template that would refuse one without thinking.
+    assert template.ends() == "<|end|>"
     assert np.array_equal(template.encode(template.parts(talk)[0]), template("q"))
