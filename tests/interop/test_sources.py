@@ -24,7 +24,7 @@ from memsinks_jax.config import InputError, TrainingConfig, to_json, with_fields
 from memsinks_jax.data import nearest
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded.stories import story
-from memsinks_jax.data.opened import nobody
+from memsinks_jax.data.opened import of_groups
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.interop import sources, weights
@@ -73,7 +73,7 @@ def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, **changed):
         (place / name).write_bytes(content)
     workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in texts[: len(names)]]))
     checkpoints = Checkpoints(place, TrainingConfig())
-    checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, nobody())
+    checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, of_groups(names))
     checkpoints.close()
     return place
 
