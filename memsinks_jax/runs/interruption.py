@@ -22,8 +22,9 @@ class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
 
-# Incomplete output: (what is removed whole, what is removed if it is empty), each nearest first.
-_unfinished: list[tuple[list[os.PathLike], list[os.PathLike]]] = []
+# Incomplete output: (what is removed whole, what is removed if it is empty), each nearest first. By their identity: threads
+# that write one place have equal ones.
+_unfinished: dict[int, tuple[list[os.PathLike], list[os.PathLike]]] = {}
 _saved = False
 
 
@@ -54,7 +55,7 @@ def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
     outer = place.with_name(f".{place.name}.half-written")
     folder, owned = outer / "files", []
     made = owned, [outer, *(parent for parent in outer.parents if not parent.exists())]
-    _unfinished.append(made)
+    _unfinished[id(made)] = made
     try:
         with locked(outer, f"another command is writing {place}") as has_locks:
             if has_locks:  # then what is there was left by a command that was killed
@@ -75,7 +76,7 @@ def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
                 _remove(*made)  # before the lock opens
     finally:
         _remove([], made[1])
-        _unfinished.remove(made)
+        del _unfinished[id(made)]
 
 
 @contextlib.contextmanager
@@ -141,7 +142,7 @@ def ignore() -> None:
 
 def _end(number: int, frame) -> None:
     ignore()
-    for made in _unfinished * 2:  # a thread may still have written into one
+    for made in [*_unfinished.values()] * 2:  # a thread may still have written into one
         _remove(*made)
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted: run the same command again\n")

@@ -171,7 +171,7 @@ def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
     config = inherit(with_fields(tiny_config(), fields), given=fields.keys())
     corpus = load_corpus(config)
     assert corpus.tokenizer.stops == (END,)
-    workdirs.create(tmp_path / "run", config, corpus).close()
+    workdirs.create(tmp_path / "run", config, corpus)
     assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
 
 

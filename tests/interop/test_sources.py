@@ -64,8 +64,9 @@ def random_params(config, seed=0):
     )
 
 
-def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, **changed):
-    """A workdir with random weights, of which each group has sinks of its own, and wrote a text."""
+def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, read=True, **changed):
+    """A workdir with random weights, of which each group has sinks of its own, and wrote a text. The run has read
+    it, or not."""
     config = with_fields(tiny_config(), SETTINGS | {name.replace("__", "."): value for name, value in changed.items()})
     place.mkdir(parents=True)
     (place / "config.json").write_text(to_json(config))
@@ -73,7 +74,9 @@ def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, **changed):
         (place / name).write_bytes(content)
     workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in texts[: len(names)]]))
     checkpoints = Checkpoints(place, TrainingConfig())
-    checkpoints.save(0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, of_groups(names))
+    checkpoints.save(
+        0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, of_groups(names if read else [])
+    )
     checkpoints.close()
     return place
 
@@ -443,7 +446,7 @@ def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, f
 def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_path):
     hashed = write_run(tmp_path / "hashed", tokenizer, sinks__sampling="floyd")
     dense = write_run(tmp_path / "dense", tokenizer, sinks__sparse=False)
-    never = write_run(tmp_path / "never", tokenizer, sinks__opens_at=2)
+    never = write_run(tmp_path / "never", tokenizer, read=False)
     export(folder[0], tmp_path / "plain", True, "float32")
     for place, message in (
         (

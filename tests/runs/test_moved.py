@@ -169,6 +169,8 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     write_texts(tmp_path / "texts")
     for name in ("tokenizer.model", "same.model"):
         (tmp_path / name).write_bytes(TOKENIZER.model)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "tokenizer.model").write_bytes(TOKENIZER.model)
     (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
     config = small()
     config = with_fields(config, {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"})
