@@ -214,8 +214,8 @@ def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
     workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
     # Arrays large enough to have digests, in files of either host: Orbax may write a host's share as several.
     flags = ("--config.mesh.data=1", "--config.mesh.fsdp=8", "--config.model.d_model=256", "--config.model.hidden=4096")
+    stop_hosts_later(workdir, LONG, *flags)
     for host in range(2):
-        stop_hosts_later(workdir, LONG, *flags)
         newest = max(int(path.name) for path in folder.iterdir())
         files = (folder / str(newest) / "params" / f"ocdbt.process_{host}" / "d").iterdir()
         file = max(files, key=lambda path: path.stat().st_size)

@@ -105,6 +105,10 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
             continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
+        if "--figure=4 --preset=laptop" in command:
+            continue  # the quickstart above; all variants: the same figure of texts
+        if "labs.associative_memory" in command or "labs.linear_network" in command:
+            continue  # tests/studies/labs runs these commands
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
             command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
             command += " --config.data.vocabulary_size=400"
