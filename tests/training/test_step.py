@@ -86,7 +86,7 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
             kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling,
             active=2 if by_group else 0,
         )  # fmt: skip
-        config = with_fields(tiny, {"sinks": of_kind})
+        config = with_fields(tiny, {"sinks": of_kind, "model.layers": 1})
         state = jax.eval_shape(functools.partial(init_state, config, 4))
         after, _ = jax.eval_shape(make_train_step(config, 4), state, shape, of((), np.uint32))
         assert jax.tree.structure(after) == jax.tree.structure(state), settings
