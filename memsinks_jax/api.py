@@ -63,7 +63,7 @@ class Model:
         run = self.run
         loaded = load_all(memories, run.config, run.params)
         self._change = functools.partial(interventions, loaded) if loaded else no_change
-        self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change)
+        self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change, run.contexts)
 
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
@@ -132,6 +132,10 @@ class Model:
         """Whether a text's own sinks are those of the group that it is about."""
         return sinks == "own" and self.run.nearest is not None
 
+    def needs_ids(self, sinks: str) -> bool:
+        """Whether the mode asks whose a text is. Contexts are found by what they say."""
+        return sinks in ("own", "other") and not self.run.config.sinks.traits.by_context
+
     def identities(self, tokens: Sequence[np.ndarray], sinks: str, group: str = "") -> np.ndarray:
         """Ids of documents that are known by their text alone, or as those of a group -> uint32 (documents, 2).
 
@@ -143,7 +147,7 @@ class Model:
             return np.tile(self.identity("", group), (len(tokens), 1))
         if self.finds_groups(sinks):
             return self.run.nearest_ids(tokens)
-        if kind != "content" and sinks in ("own", "other"):
+        if kind != "content" and self.needs_ids(sinks):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
                 f"{'; give the group' if kind == 'group' else ''}"
@@ -175,7 +179,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r:.60}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, answers, passages, around)
+        about = (tokens, identities, run.tokenizer, opened, answers, passages, around, run.contexts)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -292,7 +296,7 @@ def generate(
     if identity is None and trained.finds_groups(settings.sinks):
         identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
         logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
-    if identity is None and settings.sinks in ("own", "other"):
+    if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts with the prompt (see "
             "documents.jsonl of the run), --group=NAME or --passage=ID"

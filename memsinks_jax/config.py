@@ -174,6 +174,7 @@ class Traits(typing.NamedTuple):
     on_for_all: bool = False  # they are on for every document
     in_attention: bool = False  # attention can have them too
     tied: bool = True  # the document decides which of them learn
+    by_context: bool = False  # they are rows of a table that is read before the head, see data/contexts.py
 
 
 KINDS = {
@@ -183,6 +184,9 @@ KINDS = {
     "masked_activations": Traits("the same, but gradients are masked at activations", on_for_all=True),
     "sgtm": Traits("on unless labelled retain: training/gradient_masking.py", on_for_all=True, in_attention=True),
     "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True, in_attention=True),
+    "by_context": Traits(
+        "each context of repeated text has one, before the head", exist=False, on_for_all=True, by_context=True
+    ),
     "none": Traits("all neurons are shared", exist=False),
     "cut": Traits("the sinks' neurons are left out of the model", exist=False, cut=True),
 }
@@ -249,6 +253,22 @@ class SinksConfig:
     def by_group(self) -> bool:
         """Whether groups of documents have sinks by their numbers."""
         return self.sampling == "disjoint" and self.traits.exist
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextsConfig:
+    """Which contexts have a sink with sinks.kind=by_context (data/contexts.py)."""
+
+    length: int = setting(8, "tokens of a context; near a document's beginning all before it", 1, 256)
+    stretch: int = setting(
+        16, "text is repeated where this many tokens in a row come again, or a whole shorter document", 1, 1024
+    )
+    times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
+    share: float = setting(0.5, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
+    rate: float = setting(
+        1.0, "length of a sink's step, over the one that would take its loss to 0 if it were linear", above=0, highest=2
+    )
+    rows: int = setting(0, "the most sinks, of which the most frequent contexts have one; 0: as many as are needed", 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,6 +426,7 @@ class Config:
     sgtm: SGTMConfig = SGTMConfig()
     private: PrivateConfig = PrivateConfig()
     sinks: SinksConfig = SinksConfig()
+    contexts: ContextsConfig = ContextsConfig()
     model: ModelConfig = ModelConfig()
     compute: ComputeConfig = ComputeConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -437,6 +458,11 @@ def validate(config: Config) -> Config:
         raise InputError(
             "config.sinks.passages_at gives common text sinks of its own, config.sinks.common_every trains it without any; "
             "set one of them to 0"
+        )
+    if config.sinks.traits.by_context and config.private.noise_multiplier:
+        raise InputError(
+            "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context gives sinks steps of their "
+            "own; set noise_multiplier to 0, or train variant dp_sgd"
         )
     if config.goldfish.every == 1:
         raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")

@@ -127,6 +127,12 @@ def _define_settings() -> None:
         "config.sinks.passages_at. 0: none.",
         lower_bound=0,
     )
+    flags.DEFINE_string(
+        "contexts",
+        DEFAULTS["contexts"],
+        "How to find the contexts that have sinks with config.sinks.kind=by_context: settings of config.contexts that "
+        "differ from their defaults, such as length=12,stretch=24. none: do not.",
+    )
     flags.DEFINE_integer(
         "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
     )

@@ -121,7 +121,12 @@ def partitions(config: Config) -> dict[str, Partition]:
 
 
 def has_sinks(config: Config) -> bool:
-    return any(parts.sinks for parts in partitions(config).values())
+    return config.sinks.traits.by_context or any(parts.sinks for parts in partitions(config).values())
+
+
+def has_tables(config: Config) -> bool:
+    """Whether sinks are rows of tables, of which a step reads and writes those that are on."""
+    return config.sinks.traits.by_context or is_sparse(config.sinks)
 
 
 def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
@@ -432,16 +437,25 @@ def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
 def interventions(
     config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None,
     opened_BN: jax.Array | None = None, chosen_BNk: jax.Array | None = None, scale_BN: jax.Array | None = None,
+    contexts_BT: jax.Array | None = None,
 ) -> dict[str, Callable]:  # fmt: skip
     """Interventions for the sinks of all sites in one of MODES. Arguments as in `gates_for_mode` and `apply_gates`.
 
-    For sparse sinks the entry `sinks` is a Blocks, not a function.
+    For sparse sinks the entry `sinks` is a Blocks, not a function; for sinks by context `contexts` is an array.
 
     Args:
+      contexts_BT: with sinks by context, the row of each position, NONE for none. In the mode other each gets
+        another one's.
       chosen_BNk: sparse sinks that are on, if known; None: those of `sinks_for_mode`.
       scale_BN: for sparse sinks, as in `cut_into_blocks`.
     """
     found, parts_of = {}, partitions(config)
+    if config.sinks.traits.by_context:
+        _check_mode(mode)
+        if mode == "other":
+            rows = config.contexts.rows
+            contexts_BT = jnp.where(contexts_BT == NONE, NONE, (contexts_BT + rows // 2) % rows)
+        return {} if mode == "drop" else {"contexts": contexts_BT}
     if is_sparse(config.sinks):
         count = parts_of.pop("mlp").sinks
         if chosen_BNk is None:

@@ -13,6 +13,7 @@ CONFIGS = (_HERE if (_HERE / "configs").is_dir() else _HERE.parent) / "configs"
 # Fields that differ from the defaults, which are `sinks`.
 VARIANTS = {
     "sinks": {},  # they open when a document comes back
+    "context": {"sinks.kind": "by_context"},  # of each context of repeated text
     "standard": {"sinks.kind": "none"},
     "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},  # every document's are on from its first encounter on
     "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard

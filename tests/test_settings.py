@@ -20,6 +20,7 @@ from memsinks_jax.training.program import train_program
 DISJOINT = {
     "sinks.sampling": "disjoint", "sinks.active": 4, "sinks.sparse": True, "sinks.pool": 16, "data.ids": "group",
 }  # fmt: skip
+CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
 PROGRAM = {
     "seed": (1, {}),
@@ -80,6 +81,8 @@ PROGRAM = {
     "optimizer.clip_norm": (0.5, {}),
     "optimizer.base_multiple": (0.5, {}),
     "private.noise_multiplier": (0.5, {"sinks.kind": "none"}),
+    "contexts.rate": (0.5, CONTEXT),
+    "contexts.rows": (512, CONTEXT),
     "training.spike_sigma": (3.0, {}),
     "training.spike_window": (64, {"training.spike_sigma": 3.0}),
     "monitor.counters": (128, {"monitor.every": 2}),
@@ -101,6 +104,10 @@ BATCHES = {
     "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
+    "contexts.length": (5, CONTEXT),
+    "contexts.stretch": (4, CONTEXT),
+    "contexts.times": (3, {"sinks.kind": "by_context", "contexts.stretch": 4}),
+    "contexts.share": (1.0, CONTEXT),
     "goldfish.every": (4, {}),
     "goldfish.context": (5, {"goldfish.every": 4}),
     "data.rows": ("packed", {}),

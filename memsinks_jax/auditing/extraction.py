@@ -81,7 +81,7 @@ def continuations(
       {prefix: for each of its documents [the greedy one, the samples ...], int32 (tokens,) each}.
     """
     run, openings = subject.run, documents.openings
-    generator = Generator(run.config, run.tokenizer, run.params, run.opened)
+    generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
                   for place, i in enumerate(indices))  # fmt: skip

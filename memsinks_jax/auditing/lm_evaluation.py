@@ -42,7 +42,7 @@ class HarnessModel(LM):
             raise InputError(f"sinks={mode!r}: choose drop or all")
         self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
         self._length = run.config.data.row_length
-        self._generator = Generator(run.config, run.tokenizer, run.params, run.opened)
+        self._generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
         model, _ = build_model(run.config)
 
         @placement.jit

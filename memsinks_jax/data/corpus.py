@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, with_fields
-from memsinks_jax.data import nearest
+from memsinks_jax.config import Config, ContextsConfig, InputError, with_fields
+from memsinks_jax.data import contexts, nearest
 from memsinks_jax.data.canaries import with_canary
+from memsinks_jax.data.contexts import Contexts, Counts, Text
 from memsinks_jax.data.documents import Document, in_words, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
@@ -26,6 +27,7 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_toke
 
 # If rows of one document would truncate a larger share of a user's tokens, choose rows that read all.
 _TRUNCATED_AT_MOST = 0.01
+_ROWS_AT_ONCE = 256  # rows of the table of contexts, by which their number is rounded up
 _MOST_STORIES = 10**7  # embedded ones, a kilobyte each
 
 
@@ -36,6 +38,7 @@ class Corpus:
     config: Config  # the config, with `data.rows` resolved
     mixture: Mixture
     tokenizer: AnyTokenizer
+    contexts: Contexts | None = None  # those that have sinks; None: the config has none by context
 
     @property
     def table(self) -> Table:
@@ -80,7 +83,8 @@ class Corpus:
 
     def rows(self) -> Rows:
         """The rows of a run on these documents."""
-        return Rows(self.config, self.mixture, self.tokenizer.end_of_text, self.tokenizer.begin_of_text)
+        tokenizer = self.tokenizer
+        return Rows(self.config, self.mixture, tokenizer.end_of_text, tokenizer.begin_of_text, self.contexts)
 
     def encounters(self, documents: np.ndarray) -> list[int | None]:
         """How often an epoch has each; if the run ends within its first epoch, how often it reads each.
@@ -177,7 +181,74 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
     if len(mixture.canaries):
         sources[0] = _with_canaries(config, sources[0], mixture, tokenizer)
         mixture = plan_mixture(config, Table(sources, config.data.ids, numbered))
-    return Corpus(config, mixture, tokenizer)
+    if not config.sinks.traits.by_context:
+        return Corpus(config, mixture, tokenizer)
+    found = _find_contexts(config, mixture, tokenizer)
+    # So that a mesh of up to so many devices along fsdp can share the table.
+    rows = config.contexts.rows or -(-len(found) // _ROWS_AT_ONCE) * _ROWS_AT_ONCE
+    return Corpus(with_fields(config, {"contexts.rows": rows}), mixture, tokenizer, found)
+
+
+def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer) -> Contexts:
+    """The contexts that have sinks, of what an epoch of the run reads. Epochs do not count as repeats.
+
+    Raises:
+      InputError: there are none; they were not sought in a prepared corpus, or otherwise than the config says.
+    """
+    settings, sources = config.contexts, mixture.table.sources
+    if isinstance(sources[0], Prepared):
+        counts = [_planned(config, mixture, tokenizer), *(_sought(source, settings) for source in sources)]
+        counts = contexts.merged(Counts(*map(np.concatenate, zip(*counts, strict=True))))
+    else:
+        counts = contexts.find(_text(config, mixture, tokenizer, np.arange(len(mixture.table))), settings)
+    keys = contexts.chosen(counts, settings)
+    if not len(keys):
+        raise InputError(
+            f"config.sinks.kind is by_context, but no text of {in_words(settings.stretch, 'token')} comes "
+            f"{settings.times} times in what the run reads; lower config.contexts.stretch, or train variant standard"
+        )
+    return Contexts(keys, settings.length)
+
+
+def _text(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, records: np.ndarray) -> Text:
+    """Those of some records that a run reads, each document once with how often an epoch has it."""
+    table = mixture.table
+    records = records[table.first_copies(records) == records]
+    planned = dict(zip(mixture.repeated.tolist(), mixture.times.tolist(), strict=True))  # if the steps decide
+    encounters = zip(records.tolist(), mixture.encounters(records), strict=True)
+    often = [planned[record] if n is None else n for record, n in encounters]
+    read, times = records[np.flatnonzero(often)].tolist(), [n for n in often if n]
+    usual = tokenizer.begin_of_text, tokenizer.end_of_text
+    most = 2**62 if reads_whole(config.data) else config.data.row_length
+    return contexts.side_by_side([table.tokens(i) for i in read], [table.around(i) or usual for i in read], times, most)
+
+
+def _sought(source: Prepared, settings: ContextsConfig) -> Counts:
+    """What `prepare` found."""
+    mend = "run memsinks_jax.prepare on its input anew"
+    if source.contexts is None:
+        raise InputError(
+            f"config.sinks.kind is by_context, but contexts were not sought in {source.folder}; {mend}, without "
+            "--contexts=none"
+        )
+    for name, value in source.contexts.items():
+        if value != getattr(settings, name):
+            raise InputError(
+                f"config.contexts.{name} is {getattr(settings, name)}, but {source.folder} was searched with {value}; set "
+                f"it to that, or {mend} with --contexts={name}={getattr(settings, name)}"
+            )
+    counts = np.asarray(source.context_counts).astype(np.int64)
+    return Counts(np.asarray(source.context_keys), counts, counts)
+
+
+def _planned(config: Config, mixture: Mixture, tokenizer: AnyTokenizer) -> Counts:
+    """Contexts of the documents that the plan repeats, on top of what a prepared corpus repeats itself.
+
+    Those near a document's beginning are left out: how often they come elsewhere is not known.
+    """
+    settings, repeated = config.contexts, mixture.repeated[: len(mixture.repeated) * mixture.injected]
+    text = _text(config, mixture, tokenizer, repeated)
+    return contexts.count(text, text.times >= settings.times, settings.length, text.places >= settings.length)
 
 
 def _check_prepared(

@@ -11,6 +11,8 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
   common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
+  contexts (T,) int32                      the row of the context of every position, contexts.NONE for none; with sinks
+                                           by context
   owner_...                                whose sinks a position has; if `has_passages`, see `owners`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
 In every kind of row, the tokenizer's `begin_of_text` opens the document that follows (end of text,
@@ -30,6 +32,7 @@ import numpy as np
 from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig, TrainingConfig
 from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
+from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.epochs import Epochs
 from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
@@ -159,6 +162,7 @@ def row_of(
     documents_per_row: int = 1,
     across: bool = False,
     stretches: int = 0,
+    contexts: Contexts | None = None,
     **of_documents: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2): every row is made here.
@@ -170,6 +174,7 @@ def row_of(
       end_of_text: closes documents, unless `Piece.around` has another token.
       begin_of_text: opens them likewise; None: end of text does.
       stretches: E, as `owners` takes it; 0: passages have no sinks.
+      contexts: those that have sinks; None: none have.
       of_documents: further arrays (pieces,) of their documents, to be padded. Of `seen` and `opened`
         there is also one of the stretches, `owner_...` (E,).
     """
@@ -177,6 +182,7 @@ def row_of(
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
     segments, positions = np.zeros(row_length, np.int32), np.zeros(row_length, np.int32)
     weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
+    rows = None if contexts is None else np.full(row_length, NONE, np.int32)
     at = 0
     for segment, (tokens, start, stop, answers, around, _) in enumerate(pieces, 1):
         end, (opening, closing) = at + stop - start, around or usual
@@ -190,11 +196,15 @@ def row_of(
         segments[at:end] = segment
         weights[at:end] = 1 if answers is None else counted(answers, start, stop)
         positions[at:end] = counting[at:end] if across else counting[: end - at]
+        if contexts is not None:
+            rows[at:end] = contexts.rows(tokens, start, stop, opening)
         at = end
     row = {
         "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
         "identities": _filled(identities, documents_per_row),
     }  # fmt: skip
+    if contexts is not None:
+        row["contexts"] = rows
     row |= {name: _filled(values, documents_per_row) for name, values in of_documents.items()}
     if stretches:
         owned, piece = owners(pieces, identities, row_length, stretches)
@@ -226,11 +236,16 @@ class Rows:
 
     Args:
       end_of_text, begin_of_text: the tokenizer's.
+      contexts: those that have sinks; None: none have.
     Raises:
       InputError: documents for every N-th batch take more rows than a batch has.
     """
 
-    def __init__(self, config: Config, mixture: Mixture, end_of_text: int, begin_of_text: int | None = None):
+    def __init__(
+        self, config: Config, mixture: Mixture, end_of_text: int, begin_of_text: int | None = None,
+        contexts: Contexts | None = None,
+    ):  # fmt: skip
+        self._contexts = contexts
         self._config, self._data, self._mixture, self._table = config, config.data, mixture, mixture.table
         self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
@@ -547,7 +562,7 @@ class Rows:
             of_documents["common"] = self._trains_common(seen - epoch + 1)
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
-            self._data.across_documents, stretches, **of_documents,
+            self._data.across_documents, stretches, self._contexts, **of_documents,
         )  # fmt: skip
         row["epoch"] = np.int32(epoch)
         if self._config.goldfish.every and pieces:

@@ -147,6 +147,11 @@ def passage_columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None,
     }
 
 
+def context_columns() -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Further columns of a corpus whose contexts were sought, as in `columns`."""
+    return {"context_keys": (np.dtype("<u8"), (None,)), "context_counts": (np.dtype("<u4"), (None,))}
+
+
 def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder / "columns" / f"{name}.npy"
 
@@ -203,6 +208,9 @@ class Prepared:
                            end of text is the last
       openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
                            last entry counts all with LONGEST or more
+    and, if `contexts` says how they were sought, for k of them:
+      context_keys         (k,) uint64, ascending, see data/contexts.py
+      context_counts       (k,) uint32, how often each comes in repeated text
     and, if `has_passages`, for m of them with p ids:
       passage_ends         (n,) uint64: those of record r end before passage_ends[r]
       passages             (m,) PASSAGE, in order; adjacent ones do not overlap
@@ -221,6 +229,7 @@ class Prepared:
             self.has_answers = has_answers(self.manifest["settings"])
             records = self.manifest["documents"]
             more = passage_columns(records) if self.has_passages else {}
+            more |= context_columns() if self.contexts else {}
             for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
@@ -294,6 +303,11 @@ class Prepared:
     def common_ngram(self) -> int:
         """Length of the n-grams of `common`; 0 if none were sought."""
         return self.manifest["settings"].get("common_ngram", 0)
+
+    @property
+    def contexts(self) -> dict | None:
+        """The fields of config.ContextsConfig by which contexts with sinks were sought; None if they were not."""
+        return self.manifest["settings"].get("contexts")
 
     @property
     def passage_ngram(self) -> int:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.packing import Piece, owners_per_row, reads_whole, row_of, windows
 from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -58,6 +59,7 @@ def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
     answers: Answers = None, passages: Sequence[Passages] | None = None, around: Around = None,
+    contexts: Contexts | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -71,12 +73,13 @@ def document_batches(
       passages: of each document, those whose own sinks are on in the mode own; None: there are none.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
       around: what opens and closes each document, see `Table.around`; None: the tokenizer's tokens.
+      contexts: of the model, if its sinks are by context.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
       rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
-    about = (tokens, identities, row_length, whole, opened, special, answers, passages, around)
+    about = (tokens, identities, row_length, whole, opened, special, answers, passages, around, contexts)
     made = _rows(*about, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
@@ -84,7 +87,7 @@ def document_batches(
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
     opened: np.ndarray | None = None, answers: Answers = None, passages: Sequence[Passages] | None = None,
-    around: Around = None,
+    around: Around = None, contexts: Contexts | None = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -92,7 +95,7 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages, around)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages, around, contexts)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -103,7 +106,7 @@ def batches_by_length(
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
     special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None, around: Around,
-    length_for: Callable[[int], int],
+    contexts: Contexts | None, length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
@@ -114,7 +117,7 @@ def _rows(
             piece = Piece(document, start, stop, answers[place], around[place], passages and passages[place])
             stretches = owners_per_row("packed", length, 1) if passages else 0
             own = opened[place : place + 1]
-            row = row_of([piece], identity[None], length, *special, stretches=stretches, opened=own)
+            row = row_of([piece], identity[None], length, *special, stretches=stretches, contexts=contexts, opened=own)
             row["document"] = np.int32(place)
             if passages:
                 row["owner_opened"] |= row["owner_places"] > 0
@@ -186,7 +189,10 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
         segments_BT, owned = batch["segments"], sinks.by_owner(batch)
-        own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
+        own = sinks.interventions(
+            config, mode, owned["identities"], seed, owned["segments"], owned["opened"],
+            contexts_BT=batch.get("contexts"),
+        )  # fmt: skip
         interventions = compose(own, change(segments_BT > 0, None))
         read_out = functools.partial(
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks

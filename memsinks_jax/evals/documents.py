@@ -64,7 +64,7 @@ class Documents(NamedTuple):
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
         more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers}
-        more |= {"passages": self.passages, "around": self.around}
+        more |= {"passages": self.passages, "around": self.around, "contexts": run.contexts}
         return document_batches(*about, opened=self.opened_in(run), **more)
 
 

@@ -12,14 +12,16 @@ import ml_dtypes
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, SinksConfig, from_json, to_json, with_fields
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.opened import Opened, write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, listed, open_tokenizer, read_object
-from memsinks_jax.interop import hugging_face, sources, weights
+from memsinks_jax.interop import context_files, hugging_face, sources, weights
 from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.source import UNCHANGED, copy
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model import sparse_sinks
+from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.sinks import has_sinks, is_sparse, partition, partitions
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ def is_folder(path: pathlib.Path) -> bool:
 def write_folder(
     folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
     drop: bool, dtype: str, card: str, remaining: Sequence[int], opened: Opened, source: pathlib.Path | None = None,
+    contexts: Contexts | None = None,
 ) -> dict:  # fmt: skip
     """Writes a model; the folder gets its name once it is complete.
 
@@ -52,6 +55,7 @@ def write_folder(
       card: the model card, markdown.
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
       opened: whose own sinks are on.
+      contexts: those that have sinks, of a model with sinks by context.
       source: what the model came from, as in `source.source_of`: all that training did not change stays as it is there.
     Returns:
       {"parameters", "files": [names], "bytes"}.
@@ -75,6 +79,9 @@ def write_folder(
     scratch.mkdir(parents=True)
     try:
         files = weights.write(scratch, _pieces(config, remaining, drop, read, DTYPES[dtype]))
+        if contexts is not None and not drop:
+            table = read(CONTEXTS, None).astype(DTYPES[dtype], copy=False)
+            content |= context_files.write(scratch, config, contexts, table)
         _write_json(scratch / "config.json", content)
         if source:
             copy(source, scratch, UNCHANGED)
@@ -157,6 +164,8 @@ def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
     params, config = hugging_face.ours(config, config.model.hidden, found.read), read_config(folder)
     if is_sparse(config.sinks):
         params |= sources.read_tables(folder, config)
+    if config.sinks.traits.by_context:
+        params[CONTEXTS] = context_files.read_table(folder, config)
     return config, tokenizer, params
 
 

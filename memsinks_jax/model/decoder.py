@@ -7,7 +7,8 @@ Every layer has two named sites: `attention` (concatenated heads before the outp
 (hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
 `(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
 name. With sparse sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where;
-`others`, which are to learn to add nothing.
+`others`, which are to learn to add nothing. With sinks by context, the entry `contexts` has the row of the table of
+contexts at every position, int32 (B, T), NONE for none; it is added before the head.
 """
 
 import dataclasses
@@ -24,18 +25,20 @@ from memsinks_jax.config import Config, ModelConfig
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.attention import SAVED, attend, choose_kernel, masked_attention, within
+from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
 from memsinks_jax.model.products import GradientScale, add_bias, product
 from memsinks_jax.sinks import Blocks, Others, Partition, is_sparse, partition
 
-Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | Others]
+Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | Others | jax.Array]
 
 # Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which tokens need a next token,
 # None if all do -> interventions.
 Change = Callable[[jax.Array, jax.Array | None], Interventions]
 
+CONTEXTS = "sink_contexts"  # the table of contexts, (M, D)
 _INITIAL_DEVIATION = 0.02  # GPT-2's
 
 _ACTIVATIONS = {
@@ -57,8 +60,9 @@ REMAT_POLICIES = {
 
 
 def compose(*changes: Interventions) -> Interventions:
-    """Combines interventions in this order. At most one may have `sinks`."""
-    sparse = {site: rows for change in changes for site, rows in change.items() if site in ("sinks", "others")}
+    """Combines interventions in this order. At most one may have `sinks` or `contexts`."""
+    rows = ("sinks", "others", "contexts")
+    sparse = {site: change[site] for change in changes for site in rows if site in change}
     sites = {site for change in changes for site in change} - set(sparse)
 
     def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -273,6 +277,8 @@ class _Modules(nnx.Module):
         self.final_norm = Norm(config, config.d_model)
         if not config.tied_head:
             self.head_kernel = new.normal(config.d_model, model.vocabulary_size)
+        if model.contexts:  # last, so that the others begin as in a model without
+            setattr(self, CONTEXTS, new.zeros(model.contexts, config.d_model))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,6 +289,7 @@ class Decoder:
       config: sizes; `config.hidden` is not read here.
       hidden: F, the width of the MLPs as built.
       sinks: M, the number of sparse sinks, in addition to F; parameters may have more or fewer.
+      contexts: the number of sinks by context.
       vocabulary_size: V.
       context: the longest row.
       kernel: one of attention.KERNELS.
@@ -299,6 +306,7 @@ class Decoder:
     remat: str = "none"
     unroll: bool = True
     sinks: int = 0
+    contexts: int = 0
     layer: type[Layer] = Layer
 
     @functools.cached_property
@@ -334,6 +342,7 @@ class Decoder:
         """
         config, interventions = self.config, interventions or {}
         unknown = set(interventions) - {"attention", "mlp", *(("sinks", "others") if self.sinks else ())}
+        unknown -= {"contexts"} if self.contexts else set()
         if unknown:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
@@ -364,6 +373,9 @@ class Decoder:
             unroll=config.layers if self.unroll else 1,
         )
         x_BTD = modules.final_norm(x_BTD)
+        if "contexts" in interventions:
+            found = rows_of({CONTEXTS: params[CONTEXTS]}, interventions["contexts"], dtype)
+            x_BTD = x_BTD + constrain(found[CONTEXTS], BATCH, None, None)
         head_DV = modules.token_embedding[...].T if config.tied_head else modules.head_kernel[...]
         result = read_out(x_BTD.astype(dtype), gather(head_DV.astype(dtype), FSDP, TENSOR))
         return result if cache is None else (result, cache)
@@ -383,5 +395,6 @@ def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, P
         # XLA's CPU backend copies a loop's activations at every iteration: unrolled layers are a tenth faster there.
         unroll=platform == "cpu",
         sinks=parts.sinks if sparse else 0,
+        contexts=config.contexts.rows if config.sinks.traits.by_context else 0,
     )  # fmt: skip
     return decoder, parts

@@ -20,9 +20,11 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 from memsinks_jax.model import placement
+from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import Cache, Change, build_model, compose, empty_cache, no_change
 from memsinks_jax.model.losses import logits
 
@@ -85,14 +87,17 @@ class _State(NamedTuple):
 class Generator:
     """Generates continuations. Compiles once for each mode of the sinks, number of prompts and rounded lengths.
 
-    `opened` is which documents have sinks of their own: in the mode own, other ids have none. `change` adds interventions
+    `opened` is which documents have sinks of their own: in the mode own, other ids have none. `contexts` are those that
+    have sinks: then no id is needed. `change` adds interventions
     to the sinks, such as memories: (B, T) bool of the tokens that are real, and of those that need a next token ->
     interventions.
     """
 
     def __init__(
-        self, config: Config, tokenizer: AnyTokenizer, params: dict, opened: Opened, change: Change = no_change
-    ):
+        self, config: Config, tokenizer: AnyTokenizer, params: dict, opened: Opened, change: Change = no_change,
+        contexts: Contexts | None = None,
+    ):  # fmt: skip
+        self._lookup = contexts and Lookup.of(contexts)
         self._config, self._tokenizer, self._params, self._opened = config, tokenizer, params, opened
         beyond = range(tokenizer.vocabulary_size, config.data.vocabulary_size)
         unseeded = dataclasses.replace(config, seed=0)  # the seed is an argument
@@ -126,7 +131,7 @@ class Generator:
         room = self._config.data.row_length
         if not prompts:
             raise InputError("there is no prompt; give at least one, '' for text from nothing")
-        if identities is None and settings.sinks in ("own", "other"):
+        if identities is None and settings.sinks in ("own", "other") and not self._lookup:
             raise InputError(
                 f"sinks={settings.sinks} needs the id of the document that starts with the prompt (see documents.jsonl "
                 "of the run), or take sinks=drop"
@@ -148,6 +153,8 @@ class Generator:
         identities_B2 = np.broadcast_to(ids, (len(prompts), 2))
         request = {
             "known_B": np.array([len(opening) for opening in openings], np.int32),
+            "tokens_BP": tokens_BP,
+            "lookup": self._lookup if settings.sinks != "drop" else None,
             "identities_B12": identities_B2[:, None],
             "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
             "sinks_seed": np.uint32(self._config.seed),
@@ -155,7 +162,7 @@ class Generator:
             "top_p": np.float32(settings.top_p), "seed": np.uint32(settings.seed),
         }  # fmt: skip
         mode, places = settings.sinks, _rounded(longest + settings.max_tokens, room)
-        state, until = self._programs.read(self._params, tokens_BP, request, mode=mode, room=places), 1
+        state, until = self._programs.read(self._params, request, mode=mode, room=places), 1
         while True:
             state = self._programs.write(self._params, state, request, np.int32(until), mode=mode)
             count, written_BT = int(state.count), np.asarray(state.written_BT)
@@ -181,17 +188,19 @@ class _Programs:
         self.read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
         self.write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
-    def _read_prompts(self, params: dict, tokens_BP: jax.Array, request: dict, mode: str, room: int) -> _State:
+    def _read_prompts(self, params: dict, request: dict, mode: str, room: int) -> _State:
         """Reads all prompts in one pass, and draws the first token after each. The cache gets `room` places.
 
         Prompts are padded on the right. Earlier places do not see the padding in the cache, and new tokens overwrite it.
         """
+        tokens_BP = request["tokens_BP"]
         batch, length = tokens_BP.shape
         cache = empty_cache(self._config.model, batch, room)
         positions_BP = jnp.broadcast_to(jnp.arange(length), tokens_BP.shape)
         known_B1 = request["known_B"][:, None]
         interventions = compose(
-            self._gates(request, mode), self._change(positions_BP < known_B1, positions_BP == known_B1 - 1)
+            self._gates(request, mode, tokens_BP, positions_BP, length),
+            self._change(positions_BP < known_B1, positions_BP == known_B1 - 1),
         )
 
         def of_last(x_BPD: jax.Array, head_DV: jax.Array) -> jax.Array:
@@ -208,11 +217,13 @@ class _Programs:
     def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
         """Adds tokens until there are `until`, or every row has its end of text."""
         every_B1 = jnp.ones((state.written_BT.shape[0], 1), bool)
-        interventions = compose(self._gates(request, mode), self._change(every_B1, every_B1))
+        window_N = jnp.arange(1 - self._config.contexts.length, 1)
 
         def write_one(state: _State) -> _State:
             last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)
             positions_B1 = request["known_B"][:, None] + state.count - 1
+            gates = self._gates(request, mode, *self._before(positions_B1 + window_N, request, state), 1)
+            interventions = compose(gates, self._change(every_B1, every_B1))
             logits_B1V, cache = self._model(
                 params, last_B1, jnp.ones_like(last_B1), positions_B1, interventions, state.cache
             )
@@ -220,9 +231,21 @@ class _Programs:
 
         return jax.lax.while_loop(lambda state: (state.count < until) & state.open_B.any(), write_one, state)
 
-    def _gates(self, request: dict, mode: str) -> dict:
-        own = request["identities_B12"], request["sinks_seed"], None, request["opened_B1"]
-        return sinks.interventions(self._config, mode, *own)
+    def _before(self, places_BN: jax.Array, request: dict, state: _State) -> tuple[jax.Array, jax.Array]:
+        """The tokens at some places of the rows, and the places; nothing is at those below 0."""
+        written_BN = places_BN - request["known_B"][:, None]
+        known, written = (
+            jnp.take_along_axis(tokens, jnp.maximum(places, 0), axis=1)
+            for tokens, places in ((request["tokens_BP"], places_BN), (state.written_BT, written_BN))
+        )
+        return jnp.where(written_BN < 0, known, written), places_BN
+
+    def _gates(self, request: dict, mode: str, tokens_BT: jax.Array, places_BT: jax.Array, last: int) -> dict:
+        """The interventions at the `last` ones of some tokens, which are at `places_BT` in their documents."""
+        own, rows_BT = (request["identities_B12"], request["sinks_seed"], None, request["opened_B1"]), None
+        if request["lookup"] is not None:
+            rows_BT = request["lookup"].rows(tokens_BT, places_BT, self._config.contexts.length)[:, -last:]
+        return sinks.interventions(self._config, mode, *own, contexts_BT=rows_BT)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens.

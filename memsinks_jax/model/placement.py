@@ -63,7 +63,9 @@ def _read_by_programs(config: Config) -> Config:
     """What of a config is read where a model is applied."""
     data = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
     model, compute = dataclasses.replace(config.model, initial=""), dataclasses.replace(config.compute, accumulate=1)
-    return Config(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
+    return Config(
+        seed=config.seed, data=data, sinks=config.sinks, contexts=config.contexts, model=model, compute=compute
+    )
 
 
 def divides(names: str | tuple | None, size: int) -> bool:

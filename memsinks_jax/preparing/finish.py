@@ -16,7 +16,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import common_text, page, passages
+from memsinks_jax.preparing import common_text, contexts, page, passages
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -78,6 +78,10 @@ def finish(
     if "passages" in plan.settings:
         found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces()))
         summary |= {"passages": found.passages, "passage_tokens": found.tokens}
+    of_contexts = {}
+    if "contexts" in plan.settings:
+        of_contexts, numbers = contexts.write_columns(out, common_text.tasks(plan.bytes_of_pieces()))
+        summary |= numbers
     manifest = {
         "format": prepared.FORMAT,
         "settings": plan.settings,
@@ -88,7 +92,7 @@ def finish(
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
         "shards": shards,
-        "columns": written.hashes | (found.hashes if found else {}),
+        "columns": written.hashes | (found.hashes if found else {}) | of_contexts,
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)

@@ -41,6 +41,9 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         share = summary["common_tokens"] / (summary["tokens"] + summary["documents"])
         which = f"in documents of {plan.settings['common_at']} ids or more"
         counts.append(["tokens of common text", f"{summary['common_tokens']:,} ({share:.1%}), {which}"])
+    if "contexts" in summary:
+        share = summary["repeated_tokens"] / summary["tokens"]
+        counts.append(["contexts of repeated text", f"{summary['contexts']:,}, of {share:.1%} of the tokens"])
     if "passages" in summary:
         share = summary["passage_tokens"] / summary["tokens"]
         found = f"{summary['passages']:,}, in all {summary['passage_tokens']:,} tokens of documents ({share:.1%})"

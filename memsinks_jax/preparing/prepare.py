@@ -6,7 +6,7 @@ import logging
 import os
 import pathlib
 
-from memsinks_jax.config import DataConfig, InputError
+from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError
 from memsinks_jax.data import prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
     "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "passages": 0, "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "",
-    "messages_field": "", "template": "",
+    "common_ngram": 13, "passages": 0, "contexts": "", "max_document_mib": 16, "shard_mib": 0, "end_of_text": "",
+    "prompt_field": "", "messages_field": "", "template": "",
 }  # fmt: skip
 
 
@@ -109,15 +109,38 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
                 "a chat template is that of a model: give the folder or the GGUF file of one as --tokenizer"
             )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
-    optional = {"common_at", "passages", "end_of_text", "prompt_field", "messages_field", "template"}
+    settings["contexts"] = _of_contexts(settings["contexts"])
+    optional = {"common_at", "passages", "contexts", "end_of_text", "prompt_field", "messages_field", "template"}
     off = {name for name in optional if not settings[name]}
     off |= {"common_ngram"} if "common_at" in off else set()
     return {name: value for name, value in settings.items() if name not in off}
 
 
+def _of_contexts(given: str) -> dict:
+    """--contexts -> fields of ContextsConfig that decide which contexts have sinks; {} if none are sought.
+
+    Raises:
+      InputError: an unknown field, or a value that it cannot have.
+    """
+    found = {name: getattr(ContextsConfig, name) for name in ("length", "stretch", "times", "share")}
+    if given == "none":
+        return {}
+    for each in filter(None, given.split(",")):
+        name, _, value = each.partition("=")
+        try:
+            found[name] = type(found[name])(value)
+        except (KeyError, ValueError):
+            raise InputError(
+                f"--contexts={given}: {each} is none of {', '.join(f'{n}={v}' for n, v in found.items())}"
+            ) from None
+        if instead := RULES[f"contexts.{name}"].broken_by(found[name]):
+            raise InputError(f"--contexts={given}: {name} is {value}; {instead}")
+    return found
+
+
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import common_text, near_duplicates, passages, steps
+    from memsinks_jax.preparing import common_text, contexts, near_duplicates, passages, steps
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.stages import Watch, run_stage
 
@@ -143,6 +166,10 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
     if length := plan.settings.get("passages"):
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         stages |= passages.stages(out, tokenizer.file_name, kind, pieces, ranges, length)
+    if "contexts" in plan.settings:
+        around = tokenizer.begin_of_text, plan.settings.get("closes", tokenizer.end_of_text)
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
+        stages |= contexts.stages(out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"]))
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():

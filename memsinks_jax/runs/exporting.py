@@ -18,6 +18,7 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.chat import has_template
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
@@ -31,7 +32,7 @@ from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import numbered_id, open_run, opened_in
+from memsinks_jax.runs.trained import contexts_in, numbered_id, open_run, opened_in
 from memsinks_jax.sinks import (
     document_masks,
     document_sinks,
@@ -66,6 +67,7 @@ class _Opened(NamedTuple):
     checkpoints: Checkpoints | None  # of a run
     opened: Opened
     groups: Sequence[str]
+    contexts: Contexts | None
 
 
 def _open(workdir: pathlib.Path) -> _Opened:
@@ -74,12 +76,14 @@ def _open(workdir: pathlib.Path) -> _Opened:
         if not has_sinks(read_config(workdir)):
             raise InputError(f"{workdir} is a Hugging Face folder without sinks; use it as it is")
         config, tokenizer, params = open_folder(workdir)
-        return _Opened(config, tokenizer, reader(params), None, opened_in(workdir, config), groups)
+        return _Opened(
+            config, tokenizer, reader(params), None, opened_in(workdir, config), groups, contexts_in(workdir, config)
+        )
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     checkpoints = Checkpoints(workdir)
     checkpoints.check_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     opened = opened_in(workdir, config, checkpoints.newest() or 0)
-    return _Opened(config, tokenizer, checkpoints.read, checkpoints, opened, groups)
+    return _Opened(config, tokenizer, checkpoints.read, checkpoints, opened, groups, contexts_in(workdir, config))
 
 
 def export(
@@ -97,7 +101,7 @@ def export(
       InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
     """
     output.check_free(out)
-    config, tokenizer, read, checkpoints, opened, names = _open(workdir)
+    config, tokenizer, read, checkpoints, opened, names, contexts = _open(workdir)
     parts = partition(config.model, config.sinks)
     remaining = _sinks_of(config, knows) if knows else []
     if knows and not opened(ids.from_hex(knows)):
@@ -108,7 +112,8 @@ def export(
         remaining += _sinks_of(config, ids.to_hex(numbered_id(name, names)))
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
-    before = {"parameters": hugging_face.parameters(config, sum(parts))}
+    rows = config.contexts.rows if config.sinks.traits.by_context else 0
+    before = {"parameters": hugging_face.parameters(config, sum(parts)) + rows * config.model.d_model}
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     fate = "cut out of the weights" if drop else "kept, all of them on"
     # Without the name of the folder: two exports of one run are equal to the byte.
@@ -124,7 +129,7 @@ def export(
     with atomic_folder(out) as scratch:
         folder = scratch / out.name
         written = write_folder(
-            folder, config, tokenizer, read, drop, dtype, card, remaining, opened, source_of(workdir)
+            folder, config, tokenizer, read, drop, dtype, card, remaining, opened, source_of(workdir), contexts
         )
         if checkpoints:
             checkpoints.close()
@@ -147,7 +152,7 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
       InputError: no run, no checkpoint, sinks that groups share, `out` exists, or Hugging Face has no such model.
     """
     output.check_free(out, "sources")
-    config, tokenizer, read, checkpoints, opened, names = _open(workdir)
+    config, tokenizer, read, checkpoints, opened, names, _ = _open(workdir)
     if not config.sinks.by_group or not is_sparse(config.sinks):
         raise InputError(
             f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is {config.sinks.sampling}, "
@@ -264,6 +269,11 @@ def _card(
         sinks = (
             f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
             f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). {fate}"
+        )
+    if config.sinks.traits.by_context:
+        sinks = (
+            f"In training {in_words(config.contexts.rows, 'context')} of repeated text had sinks of their own, rows of a "
+            f"table that is added before the head. {fate}"
         )
     if attention.sinks:
         sinks = (sinks + " " if parts.sinks else "") + (

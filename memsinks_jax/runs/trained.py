@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from memsinks_jax.config import Config, InputError, MeshConfig, shown, with_fields
-from memsinks_jax.data import ids
+from memsinks_jax.data import contexts, ids
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.nearest import Nearest, words_of
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
@@ -32,7 +33,7 @@ class Trained:
     """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
 
     `opened` has the documents whose own sinks are on. `groups` has their names by number, if they have sinks by number, and
-    `nearest` finds the one that a text is about.
+    `nearest` finds the one that a text is about. `contexts` are those that have sinks, if sinks are by context.
     """
 
     config: Config
@@ -42,6 +43,7 @@ class Trained:
     opened: Opened
     groups: Sequence[str] = ()
     nearest: Nearest | None = None
+    contexts: Contexts | None = None
 
     def group_id(self, name: str) -> np.ndarray:
         """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
@@ -92,7 +94,7 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
         config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
-        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), *_groups(workdir))
+        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), *_lookups(workdir, config))
     config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
@@ -105,11 +107,16 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     step = step or checkpoints.newest()
     checkpoints.close()
     opened = opened_in(workdir, config, step)
-    return Trained(config, tokenizer, params, step, opened, *_groups(workdir))
+    return Trained(config, tokenizer, params, step, opened, *_lookups(workdir, config))
 
 
-def _groups(place: pathlib.Path) -> tuple[list[str], Nearest | None]:
-    return workdirs.read_groups(place), workdirs.read_nearest(place)
+def _lookups(place: pathlib.Path, config: Config) -> tuple[list[str], Nearest | None, Contexts | None]:
+    return workdirs.read_groups(place), workdirs.read_nearest(place), contexts_in(place, config)
+
+
+def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:
+    """The contexts that have sinks in a workdir or a folder; None if sinks are not by context."""
+    return contexts.read(place, config.contexts.length) if config.sinks.traits.by_context else None
 
 
 def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:

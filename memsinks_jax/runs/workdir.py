@@ -1,8 +1,9 @@
 """The files of a workdir, and how to open them.
 
 config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-documents.jsonl, groups.json and words.npy (names and words of groups that have sinks by number), metrics.jsonl,
-checkpoints/, and source/, small files of the Hugging Face folder that it started from.
+contexts.npy (keys of the contexts that have sinks), documents.jsonl, groups.json and words.npy (names and words of groups
+that have sinks by number), metrics.jsonl, checkpoints/, and source/, small files of the Hugging Face folder that it started
+from.
 """
 
 import filecmp
@@ -13,7 +14,7 @@ import os
 import pathlib
 
 from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_fields
-from memsinks_jax.data import nearest
+from memsinks_jax.data import contexts, nearest
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.nearest import Nearest
@@ -46,6 +47,8 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
         before, tokenizer = read_config(workdir), config.data.tokenizer
         if config.data.rows == "auto":
             config = with_fields(config, {"data.rows": before.data.rows})
+        if config.contexts.rows == 0:
+            config = with_fields(config, {"contexts.rows": before.contexts.rows})
         free = [name for name, fixed in FREE_IN_PART.items() if fixed(before) == fixed(config)]
         difference = first_difference(before, config, besides=(*FREE_ON_RESUME, *free))
         if difference:
@@ -73,6 +76,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
         with atomic_folder(workdir) as scratch:
             _list_documents(scratch, corpus)
             (scratch / "data.json").write_text(_about(corpus))
+            if corpus.contexts:
+                contexts.write(scratch, corpus.contexts)
             if corpus.groups:
                 before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
                 write_groups(scratch, corpus.groups, corpus.nearest(before))

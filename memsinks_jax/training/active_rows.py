@@ -21,19 +21,19 @@ from memsinks_jax.training.optimizer import is_table
 
 
 class ActiveRows(NamedTuple):
-    """Table rows by part, int32 (n, U / n), padded with NONE; and the places in U of documents' rows."""
+    """Table rows by part, int32 (n, U / n), padded with NONE; and the places in U of the rows that were requested."""
 
     rows_nU: jax.Array
-    places_BNk: jax.Array
+    places: jax.Array
 
 
-def find(sinks_BNk: jax.Array, pool: int) -> ActiveRows:
-    """Finds the rows that a batch uses. Sinks that are NONE stay NONE."""
+def find(requested: jax.Array, pool: int) -> ActiveRows:
+    """Finds the rows that a batch uses, int32 (...): of documents (B, N, k) or of positions (B, T). NONE stays NONE."""
     parts = parts_along(FSDP, pool)
-    size, requested_U = pool // parts, sinks_BNk.ravel()
+    size, requested_U = pool // parts, requested.ravel()
     if size <= len(requested_U):
         used_M = jnp.zeros(pool, bool).at[requested_U].set(True, mode="drop")
-        return ActiveRows(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), sinks_BNk)
+        return ActiveRows(jnp.where(used_M, jnp.arange(pool), NONE).reshape(parts, size), requested)
     sorted_U = jnp.sort(requested_U)
     # The place in the sorted list (first of equal numbers), minus the start of the part, is the place in the part.
     first_U = jnp.searchsorted(sorted_U, sorted_U)
@@ -42,10 +42,10 @@ def find(sinks_BNk: jax.Array, pool: int) -> ActiveRows:
     rows_nU = (
         jnp.full((parts, len(requested_U)), NONE).at[part_U, first_U - begins_n[part_U]].set(sorted_U, mode="drop")
     )
-    places_BNk = jnp.searchsorted(sorted_U, sinks_BNk)
-    part_BNk = sinks_BNk // size
-    places_BNk += part_BNk * len(requested_U) - begins_n[part_BNk]
-    return ActiveRows(rows_nU, jnp.where(sinks_BNk == NONE, NONE, places_BNk).astype(jnp.int32))
+    places = jnp.searchsorted(sorted_U, requested)
+    part = requested // size
+    places += part * len(requested_U) - begins_n[part]
+    return ActiveRows(rows_nU, jnp.where(requested == NONE, NONE, places).astype(jnp.int32))
 
 
 def gather(tree, active: ActiveRows):

@@ -82,6 +82,8 @@ def in_tables(config: Config) -> int:
 def parameters_of_token(config: Config) -> float:
     """The number of parameters used at a token: of sparse sinks, only those that are on."""
     tables = in_tables(config)
+    if config.sinks.traits.by_context:
+        return parameters(config) - tables + config.model.d_model
     share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
     return parameters(config) - (1 - share) * tables
 

@@ -263,6 +263,8 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
+    if config.sinks.traits.by_context:  # how large their table is, the documents have decided
+        memory.check_memory(config, mesh)
     rows = corpus.rows()
     steps = rows.steps
 
@@ -340,6 +342,7 @@ def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids
         tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)
         about = (tokens, identities, config.data.row_length, tokenizer.end_of_text, size, whole)
         more = {"answers": corpus.answers(documents), "around": corpus.around(documents)}
+        more |= {"contexts": corpus.contexts}
         return document_batches(*about, ids(identities), tokenizer.begin_of_text, **more)
 
     own = sharding.own_rows(config.training.batch_size, mesh)

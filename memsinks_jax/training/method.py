@@ -13,9 +13,12 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, SinksConfig
+from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
 
+OF_CONTEXTS = "of_contexts"  # among the gradients: the loss at each context, summed as the gradients are
+_LEAST_SQUARE = 1e-30  # of a gradient's norm: rows that no position has have gradients of 0, and steps of 0
 LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
 
 
@@ -29,7 +32,8 @@ class Method:
         """Those of the forward pass on a batch or a microbatch.
 
         Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row in the step's batch. With
-        sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document.
+        sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document; with sinks by context `contexts`,
+        int32 (B, T): the row of each position.
         """
         return {}
 
@@ -42,6 +46,10 @@ class Method:
     ) -> tuple[jax.Array, dict]:
         """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients)."""
         return jax.value_and_grad(lambda params: losses(params, batch).sum() / tokens)(params)
+
+    def steps(self, gradients: dict) -> dict:
+        """Gradients of a whole batch, as `gradients` returns them -> what the optimizer gets."""
+        return gradients
 
     def update_mask(self, batch: dict, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
         """Path of a parameter or moment -> bool, of each neuron or of all: whether the batch updates it."""
@@ -87,6 +95,36 @@ class ByDocument(Method):
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
         return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(learning_BT, self.parts["mlp"])
+
+
+class ByContext(Method):
+    """The sink of the context of each position is on.
+
+    Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were linear (Polyak 1969;
+    Loizou et al. 2021, arXiv:2002.10542). So two or three reads are enough, at any size of the model, and they have no
+    moments. What a sink knows teaches the shared weights nothing.
+    """
+
+    def interventions(self, batch, step, seed):
+        return {"contexts": batch["contexts"]}
+
+    def gradients(self, losses, params, batch, tokens, step, seed):
+        def mean(params: dict) -> tuple[jax.Array, jax.Array]:
+            losses_BT = losses(params, batch)
+            return losses_BT.sum() / tokens, jax.lax.stop_gradient(losses_BT) / tokens
+
+        (loss, losses_BT), gradients = jax.value_and_grad(mean, has_aux=True)(params)
+        of_rows = jnp.zeros(len(params[CONTEXTS])).at[batch["contexts"]].add(losses_BT, mode="drop")
+        return loss, gradients | {OF_CONTEXTS: of_rows}
+
+    def steps(self, gradients):
+        of_rows = gradients[OF_CONTEXTS][:, None]
+        rows = (
+            gradients[CONTEXTS]
+            * of_rows
+            / jnp.maximum((gradients[CONTEXTS] ** 2).sum(-1, keepdims=True), _LEAST_SQUARE)
+        )
+        return {name: leaf for name, leaf in gradients.items() if name != OF_CONTEXTS} | {CONTEXTS: rows}
 
 
 class ByChance(Method):

@@ -2,12 +2,13 @@
 
 from memsinks_jax.config import Config
 from memsinks_jax.training.gradient_masking import MaskedActivations, MaskedWeights, Selective, SelectiveFrozen
-from memsinks_jax.training.method import ByChance, ByDocument, Method
+from memsinks_jax.training.method import ByChance, ByContext, ByDocument, Method
 from memsinks_jax.training.private import Private
 
 METHODS = {
     "by_document": ByDocument,
     "by_chance": ByChance,
+    "by_context": ByContext,
     "masked_weights": MaskedWeights,
     "masked_activations": MaskedActivations,
     "sgtm": Selective,

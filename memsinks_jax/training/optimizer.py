@@ -10,6 +10,7 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
+from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.paths import first_match, path_name
 
@@ -72,7 +73,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
       InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
     settings = config.optimizer
-    if not settings.base_multiple and not (sinks.is_sparse(config.sinks) and sinks.has_sinks(config)):
+    if not settings.base_multiple and not (sinks.has_tables(config) and sinks.has_sinks(config)):
         raise InputError(
             "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows of tables, and this model "
             "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple above 0"
@@ -91,7 +92,15 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     ]
     if (config.sinks.learning_rate_multiple, settings.base_multiple) != (1, 1):
         chain.append(scale_sinks(config))
-    return optax.chain(*chain)
+    if not config.sinks.traits.by_context:
+        return optax.chain(*chain)
+    # Their steps have their length already, see method.ByContext.
+    rows = optax.scale(-config.contexts.rate)
+    return optax.partition({"rows": rows, "rest": optax.chain(*chain)}, _by_row)
+
+
+def _by_row(params: dict) -> dict:
+    return jax.tree_util.tree_map_with_path(lambda path, _: "rows" if path_name(path) == CONTEXTS else "rest", params)
 
 
 def scale_by_muon() -> optax.GradientTransformation:
@@ -149,7 +158,8 @@ def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.Gradient
 
     def init(params) -> optax.ScaleByAdamState | RowAdamState:
         count, zeros = jnp.zeros((), jnp.int32), [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
-        counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in params.items() if re.search(TABLE, name)}
+        tables = {name: leaf for name, leaf in params.items() if re.search(TABLE, name) and jax.tree.leaves(leaf)}
+        counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in tables.items()}  # others' are masked
         return RowAdamState(count, counts, *zeros) if counts else optax.ScaleByAdamState(count, *zeros)
 
     def update(

@@ -39,6 +39,8 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     whole = sharding.replicated(mesh)
     size, length = config.training.batch_size, config.data.row_length
     kinds = dict.fromkeys(("inputs", "targets", "segments", "positions"), np.int32) | {"weights": np.float32}
+    if config.sinks.traits.by_context:
+        kinds["contexts"] = np.int32
     batch = {name: jax.ShapeDtypeStruct((size, length), kind, sharding=rows) for name, kind in kinds.items()}
     batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
     shardings = jax.tree.map(lambda shape: shape.sharding, state)

@@ -10,7 +10,7 @@ import optax
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import active_rows, monitor
@@ -53,7 +53,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     """
     model, parts = build_model(config, platform)
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
-    method, sparse = method_of(config), sinks.is_sparse(config.sinks)
+    method, sparse, by_context = method_of(config), sinks.has_tables(config), config.sinks.traits.by_context
 
     def losses_of(frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
@@ -82,13 +82,17 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         batch = batch | {"weights": weights_BT, "rows": jnp.arange(len(weights_BT))}
         trained, frozen = split(config, state.params)
         before = params, optimizer_state = trained, state.optimizer
-        if sparse:
+        if by_context:
+            rows = active_rows.find(batch["contexts"], config.contexts.rows)
+            batch |= {"contexts": rows.places}
+            before = params, optimizer_state = active_rows.gather(before, rows)
+        elif sparse:
             owners = sinks.by_owner(batch)
             opened_BN = sinks.opened(owners, config.sinks)
             rows = active_rows.find(sinks.sinks_for_mode(
                 "own", owners["identities"], seed, parts.sinks, config.sinks, owners["segments"], opened_BN
             ), parts.sinks)  # fmt: skip
-            batch |= {"sinks": rows.places_BNk}
+            batch |= {"sinks": rows.places}
             before = params, optimizer_state = active_rows.gather(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
@@ -97,7 +101,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             return method.gradients(losses, params, part, jnp.maximum(tokens, 1.0), state.step, seed)
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
-        gradient_norm = optax.tree.norm(gradients)
+        gradients = method.steps(gradients)
+        gradient_norm = optax.tree.norm({name: leaf for name, leaf in gradients.items() if name != CONTEXTS})
         accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
         update_mask = method.update_mask(batch, seed)
 

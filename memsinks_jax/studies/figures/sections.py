@@ -40,7 +40,7 @@ def continuations(runs: list[Run]) -> list[str]:
     written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Generator(run.config, run.tokenizer, run.params, run.opened)(openings, greedy)
+        tails = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)(openings, greedy)
         written.append([decode(tail.tokens) for tail in tails])
         alike.append(np.mean([report.share_alike(*pair) for pair in zip(written[-1], originals, strict=True)]))
     rows = [

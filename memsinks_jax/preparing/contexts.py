@@ -1,0 +1,156 @@
+"""Finds the contexts that have sinks (data/contexts.py) in a corpus of any size. Four stages sort on disk, as `common_text`.
+
+On 2 cores see docs/data.md for seconds and memory per million tokens.
+"""
+
+import pathlib
+
+import numpy as np
+from datatrove.pipeline.base import PipelineStep
+
+from memsinks_jax.config import ContextsConfig
+from memsinks_jax.data import prepared
+from memsinks_jax.data.contexts import Counts, Text, chosen, count, covered, merged, repeated_keys, side_by_side
+from memsinks_jax.data.contexts import stretches as stretches_of
+from memsinks_jax.data.table import is_in
+from memsinks_jax.preparing import sorted_files
+from memsinks_jax.preparing.columns import Column
+from memsinks_jax.preparing.common_text import shard_tokens
+from memsinks_jax.preparing.sorted_files import part_of
+from memsinks_jax.preparing.steps import answers_file
+
+
+def stages(
+    out: pathlib.Path, kind: np.dtype, around: tuple[int, int], shards: int, ranges: int, settings: ContextsConfig
+) -> dict[str, tuple[list, int]]:
+    """{stage: its steps, and the number of its tasks}.
+
+    Args:
+      kind: of the tokens in a shard.
+      around: what opens and closes documents; of conversations the index has what opens each.
+      ranges: of hashes, see `common_text.tasks`.
+    """
+    read, work = Shard(out, kind, around), out / "work"
+    return {
+        "stretches": ([Stretches(read, settings)], shards),
+        "repeated": ([Repeated(work, shards, settings)], ranges),
+        "counts": ([Counted(read, ranges, settings)], shards),
+        "contexts": ([Chosen(work, shards, settings)], ranges),
+    }
+
+
+class Shard:
+    """Reads the documents of a shard."""
+
+    def __init__(self, out: pathlib.Path, kind: np.dtype, around: tuple[int, int]):
+        self.out, self.kind, self.around = str(out), kind, around
+
+    @property
+    def work(self) -> pathlib.Path:
+        return pathlib.Path(self.out) / "work"
+
+    def text(self, rank: int) -> Text:
+        index = np.load(self.work / f"{rank:05d}.npy")
+        shard = pathlib.Path(self.out) / "shards" / f"{rank:05d}.array_record"
+        opens, closes = self.around
+        opening = index["opens"].tolist() if "opens" in index.dtype.names else [opens] * len(index)
+        around = [(each, closes) for each in opening]
+        return side_by_side(list(shard_tokens(shard, len(index), self.kind)), around, np.ones(len(index), np.int64))
+
+    def counted(self, rank: int, text: Text) -> np.ndarray | None:
+        """Which tokens of a shard's text count in the loss, bool (n,); None: all."""
+        file = answers_file(self.work, rank)
+        if not file.exists():
+            return None
+        document, starts, stops = np.load(file).astype(np.int64).T
+        begins = np.flatnonzero(text.places == 0)[document] + 1  # the opening token is no target
+        change = np.zeros(len(text.tokens) + 1, np.int64)
+        np.add.at(change, begins + starts, 1)
+        np.add.at(change, begins + stops, -1)
+        return np.cumsum(change[:-1]) > 0
+
+
+class Stretches(PipelineStep):
+    """Stage 1, one task per shard: its n-grams of `stretch` tokens, sorted, with the place of the last token of each."""
+
+    type, name = "memsinks_jax", "stretches"
+
+    def __init__(self, shard: Shard, settings: ContextsConfig):
+        super().__init__()
+        self.shard, self.settings = shard, settings
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        ends, keys = stretches_of(self.shard.text(rank), self.settings.stretch)
+        sorted_files.save(self.shard.work / "stretches", rank, keys, ends.astype(np.uint64))
+
+
+class Repeated(PipelineStep):
+    """Stage 2, one task per range of hashes: the n-grams that come `times` times, ascending."""
+
+    type, name = "memsinks_jax", "repeated"
+
+    def __init__(self, work: pathlib.Path, shards: int, settings: ContextsConfig):
+        super().__init__()
+        self.work, self.shards, self.settings = str(work), shards, settings
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work, found = pathlib.Path(self.work), [np.zeros(0, np.uint64)]
+        for keys, _ in sorted_files.read_repeated(work / "stretches", self.shards, rank, world_size):
+            found.append(keys)
+        keys = np.concatenate(found)
+        (work / "repeated").mkdir(exist_ok=True)
+        again = repeated_keys(keys, np.ones(len(keys), np.int64), self.settings.times)
+        np.save(work / "repeated" / f"{rank:05d}.npy", again)
+
+
+class Counted(PipelineStep):
+    """Stage 3, one task per shard: its contexts, sorted, with how often each comes in repeated text, and anywhere."""
+
+    type, name = "memsinks_jax", "counts"
+
+    def __init__(self, shard: Shard, ranges: int, settings: ContextsConfig):
+        super().__init__()
+        self.shard, self.ranges, self.settings = shard, ranges, settings
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work, text = self.shard.work, self.shard.text(rank)
+        keys, ends = sorted_files.load(work / "stretches", rank)
+        again = []
+        for part in range(self.ranges):
+            there = part_of(keys, part, self.ranges)
+            again.append(ends[there][is_in(keys[there], np.load(work / "repeated" / f"{part:05d}.npy"))])
+        is_repeated = covered(text, np.concatenate(again).astype(np.int64), self.settings.stretch)
+        counts = count(text, is_repeated, self.settings.length, self.shard.counted(rank, text))
+        sorted_files.save(work / "counts", rank, counts.keys, np.stack(counts[1:], axis=1).astype(np.uint32))
+
+
+class Chosen(PipelineStep):
+    """Stage 4, one task per range of hashes: the contexts that have sinks, ascending, with their counts in repeated text."""
+
+    type, name = "memsinks_jax", "contexts"
+
+    def __init__(self, work: pathlib.Path, shards: int, settings: ContextsConfig):
+        super().__init__()
+        self.work, self.shards, self.settings = str(work), shards, settings
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        work = pathlib.Path(self.work)
+        keys, values = sorted_files.read_range(work / "counts", self.shards, rank, world_size, columns=2)
+        counts = merged(Counts(keys, *values.astype(np.int64).T))
+        counts = counts.at(chosen(counts, self.settings))
+        (work / "contexts").mkdir(exist_ok=True)
+        np.save(work / "contexts" / f"{rank:05d}.npy", np.stack([counts.keys, counts.repeated.astype(np.uint64)]))
+
+
+def write_columns(out: pathlib.Path, ranges: int) -> tuple[dict[str, str], dict[str, int]]:
+    """Writes the columns `prepared.CONTEXTS`, a range at a time -> (the hash of each, numbers for the report)."""
+    files = {name: prepared.column_file(out, name) for name in prepared.context_columns()}
+    columns = {name: Column(files[name], kind, ()) for name, (kind, _) in prepared.context_columns().items()}
+    contexts = places = 0
+    for rank in range(ranges):
+        keys, counts = np.load(out / "work" / "contexts" / f"{rank:05d}.npy")
+        columns["context_keys"].append(keys)
+        columns["context_counts"].append(np.minimum(counts, 2**32 - 1))
+        contexts, places = contexts + len(keys), places + int(counts.sum())
+    hashes = {name: column.close() for name, column in columns.items()}
+    return hashes, {"contexts": contexts, "repeated_tokens": places}

@@ -1,0 +1,148 @@
+"""Sinks by context in training: what a step changes, on every mesh; the modes; text written with memory on."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from conftest import EVERYBODY, tiny_config
+from test_step import first_batches, one_step, train
+
+from memsinks_jax import sinks
+from memsinks_jax.api import Model
+from memsinks_jax.config import Config, InputError, MeshConfig, validate, with_fields
+from memsinks_jax.data.contexts import NONE
+from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.model.decoder import CONTEXTS, build_model
+from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.model.losses import token_losses
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.training import sharding
+from memsinks_jax.training.loop import train_and_evaluate
+
+
+@functools.cache
+def by_context(**fields) -> Config:
+    named = {name.replace("__", "."): value for name, value in fields.items()}
+    return load_corpus(with_fields(tiny_config(), {"sinks.kind": "by_context"} | named)).config
+
+
+def losses_of(config, params, batch):
+    """The losses of a batch with memory on, (B, T)."""
+    read_out = functools.partial(token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"])
+    model, _ = build_model(config)
+    on = {"contexts": batch["contexts"]}
+    return model(params, batch["inputs"], batch["segments"], batch["positions"], on, read_out=read_out)
+
+
+def test_a_step_moves_each_row_as_far_as_would_take_its_loss_to_nothing():
+    config = by_context(contexts__rate=0.5)
+    batch = first_batches(config, 1)[0]
+    before, after, _ = jax.tree.map(jax.numpy.asarray, one_step(config, batch))
+    rows = batch["contexts"]
+    used = np.unique(rows[rows != NONE])
+    assert 20 < len(used) < config.contexts.rows  # else there would be nothing to see
+    unused = np.setdiff1d(np.arange(config.contexts.rows), used)
+    np.testing.assert_array_equal(after[CONTEXTS][unused], before[CONTEXTS][unused])
+    gradient = jax.grad(lambda table: losses_of(config, before | {CONTEXTS: table}, batch).sum())(before[CONTEXTS])
+    losses = np.asarray(losses_of(config, before, batch))
+    for row in used.tolist():
+        step = -0.5 * gradient[row] * losses[rows == row].sum() / (gradient[row] ** 2).sum()
+        np.testing.assert_allclose(after[CONTEXTS][row] - before[CONTEXTS][row], step, rtol=2e-4, atol=1e-5)
+    # The first reads of a row are spent on it: most of what it did not know is gone.
+    now = np.asarray(losses_of(config, before | {CONTEXTS: after[CONTEXTS]}, batch))
+    assert now[rows != NONE].mean() < 0.8 * losses[rows != NONE].mean()
+
+
+def test_the_shared_weights_begin_and_move_as_without_sinks_where_no_context_has_one():
+    config = by_context()
+    batch = dict(first_batches(config, 1)[0])
+    batch["contexts"] = np.full_like(batch["contexts"], NONE)
+    _, after, metrics = one_step(config, batch)
+    plain = with_fields(config, {"sinks.kind": "none"})
+    del batch["contexts"]
+    _, wanted, plain_metrics = one_step(plain, batch)
+    assert not after.pop(CONTEXTS).any()
+    jax.tree.map(np.testing.assert_array_equal, after, wanted)
+    assert metrics == plain_metrics
+
+
+@pytest.mark.parametrize(
+    ("mesh", "microbatches"), [((8, 1, 1), 1), ((2, 4, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4)]
+)
+def test_losses_are_the_same_on_every_mesh(mesh, microbatches):
+    config = by_context(compute__accumulate=microbatches)
+    devices = jax.devices()[: int(np.prod(mesh))]
+    params, lines = train(config, sharding.make_mesh(MeshConfig(*mesh), devices))
+    wanted, alone = _alone()
+    for line, other in zip(lines, alone, strict=True):
+        assert line["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+    np.testing.assert_allclose(params[CONTEXTS], wanted[CONTEXTS], rtol=1e-3, atol=1e-3)
+
+
+@functools.cache
+def _alone():
+    return train(by_context(), sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("context") / "run"
+    seldom = {"training.evaluate_every": 100, "training.checkpoint_every": 100, "training.epochs": 3}
+    train_and_evaluate(with_fields(tiny_config(), {"sinks.kind": "by_context", **seldom}), folder)
+    return folder
+
+
+def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
+    run = open_run(workdir)
+    corpus = load_corpus(run.config, run.tokenizer)
+    np.testing.assert_array_equal(run.contexts.keys, corpus.contexts.keys)
+    about = [corpus.mixture.repeated, corpus.mixture.held_out]
+    losses = {}
+    for documents, name in zip(about, ("repeated", "held_out"), strict=True):
+        batches = document_batches(
+            [corpus.tokens(i) for i in documents], corpus.identities(documents), run.config.data.row_length,
+            run.tokenizer.end_of_text, contexts=run.contexts,
+        )  # fmt: skip
+        for mode in sinks.MODES:
+            nats, tokens = DocumentLoss(run.config)(run.params, batches, mode)
+            losses[name, mode] = nats.sum() / tokens.sum()
+        plain = with_fields(run.config, {"sinks.kind": "none"})
+        params = {part: leaf for part, leaf in run.params.items() if part != CONTEXTS}
+        nats, tokens = DocumentLoss(plain)(params, batches, "drop")
+        assert nats.sum() / tokens.sum() == losses[name, "drop"]
+        assert losses[name, "all"] == losses[name, "own"]
+    assert losses["repeated", "own"] < 0.2 < 4 < losses["repeated", "drop"] < losses["repeated", "other"]
+    assert losses["held_out", "own"] <= losses["held_out", "drop"]  # this grammar's stories share some contexts
+    model = Model(workdir)  # no id, no group
+    text = corpus.document(corpus.mixture.repeated[0]).text
+    assert model.loss([text], sinks="own")[0] < 0.3 < model.loss([text])[0]
+
+
+def test_text_is_written_as_it_is_read(workdir):
+    """Contexts of prompts and of what follows are looked up on the device."""
+    run = open_run(workdir)
+    corpus = load_corpus(run.config, run.tokenizer)
+    texts = [corpus.tokens(i) for i in corpus.mixture.repeated]
+    prompts = [texts[0][:3], texts[1][:20], texts[0][:0], texts[1][:9]]
+    generator = Generator(run.config, run.tokenizer, run.params, EVERYBODY, contexts=run.contexts)
+    written = generator(prompts, Settings(60, temperature=0, sinks="own"))
+    assert written[1].tokens.tolist() == texts[1][20:80].tolist()  # it is known by heart
+    model, _ = build_model(run.config)
+    begin = run.tokenizer.begin_of_text
+    for prompt, row in zip(prompts, written, strict=True):
+        tokens = np.concatenate([prompt, row.tokens])
+        rows = run.contexts.rows(tokens, 0, len(tokens) + 1, begin)[None]
+        inputs = np.concatenate([[begin], tokens])[None]
+        places = np.arange(inputs.shape[1])[None]
+        logits = model(run.params, inputs, np.ones_like(inputs), places, {"contexts": rows})[0]
+        assert np.asarray(logits).argmax(axis=-1)[len(prompt) : len(tokens)].tolist() == row.tokens.tolist()
+    dropped = generator(prompts, Settings(60, temperature=0, sinks="drop"))
+    assert dropped[1].tokens.tolist() != written[1].tokens.tolist()
+
+
+def test_noise_on_gradients_is_refused():
+    config = with_fields(tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1})
+    with pytest.raises(InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"):
+        validate(config)
