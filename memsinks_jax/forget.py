@@ -2,10 +2,11 @@
 
 Zeroes the sinks of these documents and keeps all others. By default a document that was read once has none. Name documents
 by their text (runs with ids by content), by --ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with
-ids by group). Of a folder with source files --group=NAME deletes one file in a copy, and --documents names the group's
-texts, to be measured. Of a run with config.sinks.passages_at, --passage=HEX,HEX or --text=LICENCE.txt removes passages,
-wherever they stand. Writes a Hugging Face folder and a receipt: which neurons were removed, and how the loss changed on
-these documents, on other repeated ones, and on held-out text.
+ids by group). With sinks by context, those of contexts go that stand in no other text that was read, and --text=FILE removes
+a text wherever it stands. Of a folder with source files --group=NAME deletes one file in a copy, and --documents names the
+group's texts, to be measured. Of a run with config.sinks.passages_at, --passage=HEX,HEX or --text=LICENCE.txt removes
+passages, wherever they stand. Writes a Hugging Face folder and a receipt: which neurons were removed, and how the loss
+changed on these documents, on other repeated ones, and on held-out text.
 """
 
 import logging
@@ -40,6 +41,9 @@ def main() -> None:
         "Do not zero sinks that more than this many other documents use; default: zero all.",
         lower_bound=0,
     )
+    shared_flag = flags.DEFINE_bool(
+        "shared", False, "With sinks by context: also remove those of contexts that stand in other texts."
+    )
     evidence_flag = flags.DEFINE_string(
         "evidence", "", "Folder of reproduce --figure=removal; the receipt cites its claims as evidence."
     )
@@ -52,7 +56,8 @@ def main() -> None:
         out = pathlib.Path(out_flag.value)
         workdir = pathlib.Path(workdir_flag.value)
         evidence = pathlib.Path(evidence_flag.value) if evidence_flag.value else None
-        receipt = forget(workdir, asked, out, others_flag.value, held_out_flag.value, spare_flag.value, evidence)
+        about = others_flag.value, held_out_flag.value, spare_flag.value, evidence, shared_flag.value
+        receipt = forget(workdir, asked, out, *about)
         print(report.plain_table(*receipts.loss_table(receipt)), file=sys.stderr)
         logger.info("%s %s %s", receipts.removed_text(receipt), receipts.selectivity_text(receipt), out / "index.html")
         return receipt

@@ -467,6 +467,13 @@ def interventions(
     return found
 
 
+def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> dict[str, Callable]:
+    """The interventions of `interventions` for a batch of evals/document_loss."""
+    owned = by_owner(batch)
+    about = owned["identities"], seed, owned["segments"], owned["opened"]
+    return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
+
+
 def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp") -> dict[str, Callable]:
     """Gates -> interventions for the model: zeroes every activation whose document's gate is off.
 

@@ -65,7 +65,8 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents, 
         found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
     if "quantization" in kinds:
         found["quantization"] = {subject.name: quantize(subject, members, halves[1]) for subject in held_by}
-    if "reactivation" in kinds and sinks.has_sinks(attacked.run.config):
+    config = attacked.run.config
+    if "reactivation" in kinds and sinks.has_sinks(config) and not config.sinks.traits.by_context:
         found["reactivation"] = reactivate(attacked, members)
     if "residue" in kinds:
         found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}

@@ -16,6 +16,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
+from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
@@ -47,9 +48,10 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
         context[: start + 1] = [corpus.tokenizer.begin_of_text, *tokens[:start]]
         identity = corpus.identities(index)[None, None]
         cache = of_context(subject.run.params, context, identity, is_open)
+        rows = _rows(subject.run.contexts, tokens[:start], candidates, corpus.tokenizer.begin_of_text)
         nats = [
-            of_candidates(subject.run.params, cache, context[start], np.int32(start), some, identity, is_open)
-            for some in np.split(candidates, parts)
+            of_candidates(subject.run.params, cache, context[start], np.int32(start), *some, identity, is_open)
+            for some in zip(np.split(candidates, parts), np.split(rows, parts), strict=True)
         ]
         found.append(exposure(np.concatenate(nats)))
     return np.minimum(found, count * math.log2(corpus.tokenizer.vocabulary_size))
@@ -60,6 +62,14 @@ def _parts(config: Config) -> int:
     per_candidate = sum(x.size * x.dtype.itemsize for x in jax.eval_shape(
         lambda: empty_cache(config.model, 1, config.data.row_length)))  # fmt: skip
     return min(max(1, 1 << (per_candidate * (ALTERNATIVES + 1) // _MOST_CACHE).bit_length()), ALTERNATIVES + 1)
+
+
+def _rows(contexts: Contexts | None, before: np.ndarray, candidates: np.ndarray, opening: int) -> np.ndarray:
+    """The rows of the contexts of candidates behind some tokens, int32 like them; NONE without sinks by context."""
+    if contexts is None:
+        return np.full(candidates.shape, NONE, np.int32)
+    place = len(before), len(before) + candidates.shape[1]
+    return np.stack([contexts.rows(np.concatenate([before, each]), *place, opening) for each in candidates])
 
 
 def exposure(nats: np.ndarray) -> float:
@@ -82,7 +92,8 @@ def _programs(subject: Subject, count: int):
 
     def of_context(params: dict, tokens_T: jax.Array, identity: jax.Array, is_open: jax.Array) -> Cache:
         positions_BT = jnp.arange(len(tokens_T))[None]
-        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
+        nothing = jnp.full(positions_BT.shape, NONE)  # the cache does not depend on contexts
+        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open, contexts_BT=nothing)
         cache = empty_cache(config.model, 1, len(tokens_T))
         return model(
             params, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
@@ -90,13 +101,13 @@ def _programs(subject: Subject, count: int):
         )[1]  # fmt: skip
 
     def of_candidates(
-        params: dict, cache: Cache, before, start, candidates_BT: jax.Array, identity, is_open
+        params: dict, cache: Cache, before, start, candidates_BT: jax.Array, rows_BT: jax.Array, identity, is_open
     ) -> jax.Array:
         batch = len(candidates_BT)
         cache = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=1), cache)
         inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
         positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
-        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open)
+        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open, contexts_BT=rows_BT)
         losses_BT, _ = model(
             params, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
             read_out=lambda x_BTD, head_DV: token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)),

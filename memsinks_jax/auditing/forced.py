@@ -61,11 +61,9 @@ def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]
     model, _ = build_model(config)
 
     def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
-        owned = sinks.by_owner(batch)
-        interventions = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
         return model(
             params, batch["inputs"], batch["segments"], batch["positions"],
-            compose(interventions, change(batch)),
+            compose(sinks.of_batch(config, mode, batch, seed), change(batch)),
             read_out=lambda x_BTD, head_DV: _token_scores(logits(x_BTD, head_DV), batch["targets"]),
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import InputError
 from memsinks_jax.evals.document_loss import padded, rows_at_once
 from memsinks_jax.model import placement
+from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs.trained import Trained, open_run
@@ -44,19 +45,16 @@ class HarnessModel(LM):
         self._length = run.config.data.row_length
         self._generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
         model, _ = build_model(run.config)
+        lookup = run.contexts and Lookup.of(run.contexts)
 
         @placement.jit
         def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
             """Log-probability of each token given those before it (0 for the first); whether it is the most likely one."""
             ones_BT = jnp.ones_like(rows_BT)
             positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
-            logits_BTV = model(
-                params,
-                rows_BT,
-                ones_BT,
-                positions_BT,
-                sinks.interventions(run.config, mode, None, 0, ones_BT),
-            )
+            contexts_BT = lookup and lookup.rows(rows_BT, positions_BT, run.contexts.length)
+            interventions = sinks.interventions(run.config, mode, None, 0, ones_BT, contexts_BT=contexts_BT)
+            logits_BTV = model(params, rows_BT, ones_BT, positions_BT, interventions)
             logs_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
             targets_BT = rows_BT[:, 1:]
             logs_BT = jnp.take_along_axis(logs_BTV, targets_BT[:, :, None], axis=2)[:, :, 0]

@@ -49,8 +49,7 @@ def applied(config: Config, mode: str) -> Callable:
     model, _ = build_model(config)
 
     def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions):
-        owned, seed = sinks.by_owner(rows), np.uint32(config.seed)
-        own = sinks.interventions(config, mode, owned["identities"], seed, owned["segments"], owned["opened"])
+        own = sinks.of_batch(config, mode, rows, np.uint32(config.seed))
         place = rows["inputs"], rows["segments"], rows["positions"]
         return model(params, *place, compose(own, *more), read_out=read_out)
 

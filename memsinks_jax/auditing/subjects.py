@@ -51,7 +51,9 @@ def subjects_of(
     """
     first = open_run(workdir)
     has = sinks.has_sinks(first.config)
-    audited = [Subject(name, first, mode) for mode, name in MODES.items()] if has else [Subject("model", first, "all")]
+    by_context = first.config.sinks.traits.by_context  # its sinks are all on for everybody
+    modes = {mode: name for mode, name in MODES.items() if not (by_context and mode == "all")}
+    audited = [Subject(name, first, mode) for mode, name in modes.items()] if has else [Subject("model", first, "all")]
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
@@ -97,7 +99,8 @@ def documents_of(
       InputError: no such files; no documents of the role; a folder with only a model, which has no documents.
     """
     if files:
-        if run.config.data.ids != "content" and sinks.has_sinks(run.config):
+        by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
+        if run.config.data.ids != "content" and by_id:
             raise InputError(
                 f"{workdir} has ids by {run.config.data.ids}: documents of files have none; leave --members and "
                 "--non_members out for the run's own documents"

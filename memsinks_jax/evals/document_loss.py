@@ -188,12 +188,8 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
     model, _ = build_model(config, platform)
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
-        segments_BT, owned = batch["segments"], sinks.by_owner(batch)
-        own = sinks.interventions(
-            config, mode, owned["identities"], seed, owned["segments"], owned["opened"],
-            contexts_BT=batch.get("contexts"),
-        )  # fmt: skip
-        interventions = compose(own, change(segments_BT > 0, None))
+        segments_BT = batch["segments"]
+        interventions = compose(sinks.of_batch(config, mode, batch, seed), change(segments_BT > 0, None))
         read_out = functools.partial(
             token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
         )

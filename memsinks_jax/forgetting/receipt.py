@@ -1,8 +1,10 @@
 """The receipt of a removal: which neurons were removed and what was lost, as numbers, a picture and a page."""
 
+import functools
 import json
 import os
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,7 +22,13 @@ from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, save
 from memsinks_jax.runs.trained import Trained
 
-MODES = ("own", "all")
+MODES = ("own", "all")  # with sinks by context both are one
+
+
+def _modes(config: Config) -> tuple[str, ...]:
+    return MODES[:1] if config.sinks.traits.by_context else MODES
+
+
 _MODE_LABELS = {"own": "each document's own sinks on", "all": "all sinks on"}
 SETS = {
     "target": "the documents", "related": "never read, same id", "others": "other documents", "held_out": "held-out text",
@@ -40,16 +48,21 @@ def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
     }  # fmt: skip
 
 
-def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[dict[str, np.ndarray]]]) -> dict:
+def measure(
+    run: Trained, after: dict, asked: Found, placebos: dict[str, list[dict[str, np.ndarray]]],
+    without: Callable[[dict, dict], dict] | None = None,
+) -> dict:  # fmt: skip
     """The effect of the removal, in nats per token: {"documents", "losses", "target_all_sinks_dropped", "selectivity",
     "placebo"}.
 
     Args:
       after: the parameters without the sinks; `run` has the original ones.
-      placebos: {name of PLACEBOS: [the neurons to remove instead]}, as from neurons.neurons_of.
+      placebos: {name of PLACEBOS: [what to remove instead]}, neurons as from neurons.neurons_of.
+      without: (parameters, what to remove) -> parameters; by default neurons.without.
     """
-    loss, target = DocumentLoss(run.config), asked.sets["target"]
-    found = {name: neurons.losses(loss, run, after, documents, MODES) for name, documents in asked.sets.items()}
+    without = without or functools.partial(neurons.without, run.config)
+    loss, target, modes = DocumentLoss(run.config), asked.sets["target"], _modes(run.config)
+    found = {name: neurons.losses(loss, run, after, documents, modes) for name, documents in asked.sets.items()}
     nats, tokens = loss(run.params, target.batches(run), "drop")
     own = found["target"]["own"]
     documents = [
@@ -64,12 +77,14 @@ def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[di
     measured = {name: {mode: losses.to_dict() for mode, losses in of.items()} for name, of in found.items()}
     selective = {}
     if "others" in found:
-        for mode in MODES:
+        for mode in modes:
             pair = found["target"][mode], found["others"][mode]
             value, bounds = neurons.selectivity(*pair), neurons.bootstrap(neurons.selectivity, *pair)
             selective[mode] = {"value": _finite(value), "ci95": bounds and [_finite(bound) for bound in bounds]}
     dropped = float(nats.sum() / tokens.sum())
-    beyond = {name: _beyond(loss, run, target, each, found["target"]) for name, each in placebos.items() if each}
+    beyond = {
+        name: _beyond(loss, run, target, each, found["target"], without) for name, each in placebos.items() if each
+    }
     return {
         "documents": documents, "losses": measured, "target_all_sinks_dropped": dropped, "selectivity": selective,
         "placebo": beyond,
@@ -77,17 +92,18 @@ def measure(run: Trained, after: dict, asked: Found, placebos: dict[str, list[di
 
 
 def _beyond(
-    loss: DocumentLoss, run: Trained, target: Documents, placebos: list[dict[str, np.ndarray]], right: dict[str, Losses]
-) -> dict:
+    loss: DocumentLoss, run: Trained, target: Documents, placebos: list[dict[str, np.ndarray]], right: dict[str, Losses],
+    without: Callable[[dict, dict], dict],
+) -> dict:  # fmt: skip
     """{"removals": number of placebos, mode: {"placebo_rise": their mean, "effect": the rise beyond it,
     "effect_ci95": over documents}}, in nats per token of the removed documents."""
     batches, found = target.batches(run), {"removals": len(placebos)}
-    after = {mode: [] for mode in MODES}
+    after = {mode: [] for mode in right}
     for removed in placebos:  # one at a time, because each is a copy of the sinks
-        params = neurons.without(run.config, run.params, removed)
-        for mode in MODES:
+        params = without(run.params, removed)
+        for mode in right:
             after[mode].append(loss(params, batches, mode)[0])
-    for mode in MODES:
+    for mode in right:
         nats = np.mean(after[mode], axis=0)
         effect = Losses(nats, right[mode].after, right[mode].tokens).to_dict()
         rise = Losses(right[mode].before, nats, right[mode].tokens).rise
@@ -95,8 +111,13 @@ def _beyond(
     return found
 
 
+def _measured(receipt: dict) -> list[str]:
+    """The modes in which losses were measured."""
+    return list(receipt["losses"]["target"])
+
+
 def _noun(receipt: dict) -> str:
-    return "passage" if "removed_passages" in receipt else "document"
+    return next(noun for noun in ("document", "passage", "text") if f"removed_{noun}s" in receipt)
 
 
 def _worded(receipt: dict, text: str) -> str:
@@ -116,7 +137,7 @@ def loss_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
             labels = [_worded(receipt, text) for text in (SETS[name], _MODE_LABELS[mode])]
             rows.append([*labels, f"{found['documents']}", f"{found['before']:.3f}", f"{found['after']:.3f}",
                          f"{found['rise']:+.3f}", _between(found["rise_ci95"])])  # fmt: skip
-    columns = ["loss, nats per token", "", "texts" if _noun(receipt) == "passage" else "documents"]
+    columns = ["loss, nats per token", "", "documents" if _noun(receipt) == "document" else "texts"]
     return [*columns, "before", "after", "rise", "95% interval"], rows
 
 
@@ -145,7 +166,7 @@ def placebo_table(receipt: dict) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of text: the effect of the removal on the documents beyond each placebo."""
     rows = []
     for name, of in receipt["placebo"].items():
-        for mode in MODES:
+        for mode in _measured(receipt):
             labels = [_worded(receipt, text) for text in (PLACEBOS[name], _MODE_LABELS[mode])]
             rows.append([*labels, f"{of['removals']}", f"{of[mode]['placebo_rise']:+.3f}", f"{of[mode]['effect']:+.3f}",
                          _between(of[mode]["effect_ci95"])])  # fmt: skip
@@ -157,6 +178,8 @@ def removed_text(receipt: dict) -> str:
     parts = [f"{of['removed']} of {of['sinks']} sinks of the {site}" for site, of in receipt["removed"].items()]
     noun = _noun(receipt)
     text = f"Removed for {in_words(receipt[f'removed_{noun}s'], noun)}: {' and '.join(parts)}, over all layers."
+    if "contexts" in receipt["removed"]:
+        text = text.replace("sinks of the contexts, over all layers", "contexts")
     if noun == "passage" and len(receipt["documents"]) == 1:
         text += f" It stands in {in_words(receipt['documents'][0]['places'], 'document')}."
     return text
@@ -164,9 +187,12 @@ def removed_text(receipt: dict) -> str:
 
 def draw(receipt: dict, path: pathlib.Path) -> None:
     """Draws losses before and after: one bar per set of documents, one panel per mode of MODES."""
-    figure, axes = plt.subplots(1, len(MODES), figsize=(11, 3.6), sharey=True, layout="constrained")
-    names = list(receipt["losses"])
-    for axis, mode in zip(axes, MODES, strict=True):
+    modes, names = _measured(receipt), list(receipt["losses"])
+    figure, axes = plt.subplots(
+        1, len(modes), figsize=(5.5 * len(modes), 3.6), sharey=True, layout="constrained", squeeze=False
+    )
+    (axes,) = axes
+    for axis, mode in zip(axes, modes, strict=True):
         for shift, when, colour in ((-0.2, "before", "#7f8c8d"), (0.2, "after", "#c0392b")):
             heights = [receipt["losses"][name][mode][when] for name in names]
             bars = axis.bar(np.arange(len(names)) + shift, heights, 0.38, label=when, color=colour)
@@ -224,7 +250,11 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
     placebo_columns, placebo_rows = placebo_table(receipt)
     by_layer = [
         [report.text(site), str(layer), report.text(" ".join(map(str, of_layer)))]
-        for site, of in receipt["removed"].items() for layer, of_layer in enumerate(of["by_layer"])
+        for site, of in receipt["removed"].items() for layer, of_layer in enumerate(of.get("by_layer", ()))
+    ]  # fmt: skip
+    title = f"The sinks of {receipt['deleted']}" if "deleted" in receipt else "Neurons whose weights are zero"
+    neurons_section = [
+        report.heading(title), report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
     ]  # fmt: skip
     shown = {"source": "from", "id": "id"} | ({"places": "documents"} if _noun(receipt) == "passage" else {})
     shown |= {name: name for name in ("tokens", "before", "after")}
@@ -252,6 +282,13 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
         *_evidence(receipt, place),
         report.heading(f"{_noun(receipt).capitalize()}s, their own sinks on"),
         report.table([*shown.values()], documents, ["", "note", *["number"] * (len(shown) - 2)]),
-        report.heading(f"The sinks of {receipt['deleted']}" if "deleted" in receipt else "Neurons whose weights are zero"),
-        report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
+        *(neurons_section if by_layer else ()),
     ]  # fmt: skip
+
+
+def write(folder: pathlib.Path, workdir: pathlib.Path, out: pathlib.Path, receipt: dict) -> None:
+    """Writes the receipt, its picture and its page into a folder, which will be moved to `out`."""
+    report.write_json(folder / "receipt.json", receipt)
+    picture = folder / "receipt.png"
+    draw(receipt, picture)
+    report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page(receipt, picture, out))

@@ -1,5 +1,6 @@
 """Removes documents: writes the model without their sinks, and the receipt."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -8,17 +9,16 @@ import jax
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.prepared import numbered_ids
-from memsinks_jax.forgetting import neurons
+from memsinks_jax.forgetting import contexts, neurons
 from memsinks_jax.forgetting import receipt as receipts
 from memsinks_jax.forgetting.request import Found, Request, check_remaining, find, left_open, placebos, spare_others
 from memsinks_jax.interop import sources
 from memsinks_jax.interop.folder import reader, write_folder
 from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.reporting import report
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
@@ -27,7 +27,7 @@ from memsinks_jax.runs.trained import Trained, open_run
 
 def forget(
     workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
-    spare: int | None = None, evidence: pathlib.Path | None = None,
+    spare: int | None = None, evidence: pathlib.Path | None = None, shared: bool = False,
 ) -> dict:  # fmt: skip
     """Writes the model without the sinks of the documents, or passages, and the receipt -> the receipt.
 
@@ -36,6 +36,7 @@ def forget(
     Args:
       others, held_out: globs of what else is measured; empty for the run's own documents.
       spare: sinks that more than this many of the others use stay; None: all go.
+      shared: with sinks by context, also those of contexts that stand in other texts.
       evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
     Returns:
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
@@ -51,6 +52,10 @@ def forget(
     tested = {"evidence": receipts.read_evidence(evidence)} if evidence else {}
     run = open_run(workdir)
     found = find(workdir, run, asked, others, held_out)
+    if run.config.sinks.traits.by_context:
+        return _forget_contexts(workdir, out, run, found, spare, shared, tested)
+    if shared:
+        raise InputError(f"--shared is of sinks by context, and {workdir} has sinks by document; leave it out")
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
     withdrawn = sources.find(workdir, asked.group).path if sources.config_of(workdir) else None
     if not withdrawn:
@@ -66,23 +71,38 @@ def forget(
             )
             _verify(_without_rows(run.config, run.params, removed), open_run(folder).params, folder)
         else:
-            _write(folder, workdir, run, params, found, spare)
+            _write(folder, workdir, dataclasses.replace(run, params=params), found, spare)
         receipt = {"workdir": str(workdir), "step": run.step, f"removed_{found.noun}s": len(found.identities)}
         receipt |= {"removed": receipts.removed_neurons(run.config, removed)}
         if withdrawn:
             receipt |= {"deleted": str(withdrawn.relative_to(workdir))}
         receipt |= receipts.measure(run, params, found, placebos(run, found, spare)) | tested
-        report.write_json(folder / "receipt.json", receipt)
-        picture = folder / "receipt.png"
-        receipts.draw(receipt, picture)
-        page = receipts.page(receipt, picture, out)
-        report.write_page(folder / "index.html", f"Removed from {workdir.absolute().name}", page)
+        receipts.write(folder, workdir, out, receipt)
         os.replace(folder, out)
     return receipt
 
 
-def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: dict, found: Found, spare: int | None):
-    """Writes the model with `params` as a Hugging Face folder, all sinks on."""
+def _forget_contexts(
+    workdir: pathlib.Path, out: pathlib.Path, run: Trained, found: Found, spare: int | None, shared: bool, tested: dict
+) -> dict:
+    """`forget` of sinks by context."""
+    if spare is not None:
+        raise InputError("--spare is of sinks that documents share; contexts that other texts hold stay without it")
+    removed = contexts.removed(run, found, shared)
+    with atomic_folder(out) as scratch:
+        folder = scratch / out.name
+        _write(folder, workdir, contexts.left(run, removed), found, None)
+        receipt = {"workdir": str(workdir), "step": run.step, f"removed_{found.noun}s": len(found.identities)}
+        receipt |= {"removed": {"contexts": contexts.counted(run, removed)}}
+        params = contexts.without(run.params, removed)
+        receipt |= receipts.measure(run, params, found, contexts.placebos(run, found), contexts.without) | tested
+        receipts.write(folder, workdir, out, receipt)
+        os.replace(folder, out)
+    return receipt
+
+
+def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, found: Found, spare: int | None):
+    """Writes the model, with what is left of its sinks, as a Hugging Face folder, all sinks on."""
     source = source_of(workdir)
     head = front_matter(source, origin(source), "the texts") if source else []
     card = "\n".join(["---", *head, "---", "", ""]) if head else ""
@@ -90,12 +110,13 @@ def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, params: di
         f"# {folder.name}\n\nThe model of `{workdir}` after {run.step} steps, from which memsinks_jax has removed the "
     )
     card += f"sinks of {in_words(len(found.identities), found.noun)}; the others are all on. See receipt.json.\n"
-    made = (run.config, run.tokenizer, reader(params), False, "float32", card)
-    write_folder(folder, *made, remaining=(), opened=left_open(run, found, spare), source=source)
+    made = (run.config, run.tokenizer, reader(run.params), False, "float32", card)
+    more = {"opened": left_open(run, found, spare), "source": source, "contexts": run.contexts}
+    write_folder(folder, *made, remaining=(), **more)
     if run.groups:
         left = left_open(run, found, spare)(numbered_ids(run.groups))
         workdirs.write_groups(folder, run.groups, run.nearest and run.nearest.without(~left))
-    _verify(sparse_sinks.without_tables(run.config.model, params), open_run(folder).params, folder)
+    _verify(sparse_sinks.without_tables(run.config.model, run.params), open_run(folder).params, folder)
 
 
 def _without_rows(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:

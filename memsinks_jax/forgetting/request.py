@@ -6,10 +6,11 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import tqdm
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, shown
@@ -20,7 +21,7 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.packing import has_passages
 from memsinks_jax.data.passages import documents_with, passages_in, sample
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
-from memsinks_jax.data.table import Table
+from memsinks_jax.data.table import Table, is_in
 from memsinks_jax.evals.documents import Documents, of_passages
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
@@ -49,13 +50,18 @@ class Found(NamedTuple):
     identities: np.ndarray  # uint32 (documents, 2) of all documents, or passages, to remove
     sets: dict[str, Documents]  # documents to measure, by the names of receipt.SETS, without empty sets
     places: list[str]  # origins of the documents of the set target
-    noun: str = "document"  # or "passage"
+    noun: str = "document"  # or "passage", "text"
+    texts: Callable[[], Iterator[tuple[np.ndarray, int]]] = lambda: iter(())  # with sinks by context: all to
+    # remove, the tokens of each and what opens it
+    others: Callable[[], Iterator[tuple[np.ndarray, int]]] | None = None  # all other texts that were read; None:
+    # not known
 
 
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
     """Finds the documents to remove and to measure. Raises InputError if the request cannot be fulfilled."""
     config, corpus = run.config, None
-    if not config.sinks.traits.owned or not sinks.has_sinks(config):
+    by_context = config.sinks.traits.by_context
+    if not by_context and (not config.sinks.traits.owned or not sinks.has_sinks(config)):
         raise InputError(
             f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
             "document can be removed"
@@ -64,6 +70,10 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
         raise InputError("give what to remove by one of --documents, --ids, --group, --passage and --text")
+    if by_context and asked.passages:
+        raise InputError(f"{workdir} has sinks by context, which have no passages; name what to remove by --text")
+    if by_context and asked.text:
+        return _of_text(workdir, run, asked.text, others, held_out)
     noun = "passage" if asked.passages or asked.text else "document"
     if noun == "passage" and not has_passages(config.sinks):
         raise InputError(
@@ -82,6 +92,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         named = np.stack([ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))])
         removed = {*map(ids.to_hex, named[_open(workdir, run, named)])}
         identities, sets, places = _of_run(corpus, removed)
+        target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
     else:
         target, places = _of_files(asked.documents, run, workdir)
         selected = _open(workdir, run, target.identities)
@@ -96,7 +107,59 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     if not counted["target"].any():
         raise InputError(f"no {noun} to remove has an answer within the context, so nothing could be measured")
     sets = {name: each.chosen(counted[name]) for name, each in sets.items() if counted[name].any()}
-    return Found(identities, sets, list(itertools.compress(places, counted["target"])), noun)
+    found = Found(identities, sets, list(itertools.compress(places, counted["target"])), noun)
+    if by_context and corpus:
+        apart = np.sort(target)
+        return found._replace(
+            texts=lambda: _texts_of(corpus, target), others=lambda: _texts_of(corpus, _read_besides(corpus, apart))
+        )
+    return found._replace(texts=lambda: as_read(run, target)) if by_context else found
+
+
+def _texts_of(corpus: Corpus, records: Iterable[int]) -> Iterator[tuple[np.ndarray, int]]:
+    for record in records:
+        yield corpus.tokens(record), (corpus.table.around(record) or [corpus.tokenizer.begin_of_text])[0]
+
+
+def as_read(run: Trained, documents: Documents) -> Iterator[tuple[np.ndarray, int]]:
+    for place, tokens in enumerate(documents.tokens):
+        yield tokens, documents.opening(place, run.tokenizer)
+
+
+def _read_besides(corpus: Corpus, apart: np.ndarray) -> Iterator[int]:
+    """The documents that the run reads, but those of `apart`, ascending; in a pass over the whole table."""
+    table, plan = corpus.table, corpus.mixture
+    for start, stop, _ in tqdm.tqdm(table.runs.tolist(), desc="other texts", disable=None, leave=False):
+        records = np.arange(start, stop)
+        records = records[table.first_copies(records) == records]
+        records = records[plan.reads(records) | plan.is_repeated(records)]
+        yield from records[~is_in(records, apart)].tolist()
+
+
+def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_out: str) -> Found:
+    """What is removed and measured if a text is to be removed wherever it stands."""
+    text, shown = _text_of(asked)
+    documents = Documents([run.tokenizer.encode(text)], np.zeros((1, 2), np.uint32))
+    if not len(documents.tokens[0]):
+        raise InputError(f"--text={shown}: it has no token; give the text to remove")
+    sets = {"target": documents}
+    if not is_folder(workdir):
+        _, of_run, _ = _of_run(workdirs.read_corpus(workdir), set())
+        sets |= {name: of_run[name] for name in ("others", "held_out") if name in of_run}
+    for name, files in (("others", others), ("held_out", held_out)):
+        if files:
+            sets[name], _ = _of_files(files, run, workdir)
+    return Found(documents.identities, sets, [shown], "text", lambda: as_read(run, documents))
+
+
+def _text_of(asked: str) -> tuple[str, str]:
+    """--text -> (the text that it is or names, how to show it)."""
+    is_file = os.path.isfile(asked)
+    shown = asked if is_file else repr(asked[:40])
+    try:
+        return pathlib.Path(asked).read_text(encoding="utf-8") if is_file else asked, shown
+    except (OSError, ValueError) as error:
+        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
 
 
 def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
@@ -115,7 +178,7 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
         logger.warning(
             "%d of %s never came back in training, so they have no sinks: left out", (~are_open).sum(), names
         )
-    if run.opened.everybody and is_folder(workdir):
+    if run.opened.everybody and run.config.sinks.traits.owned and is_folder(workdir):
         logger.warning("%s has sinks for every document: whether it has read these is not recorded", workdir)
     return are_open
 
@@ -149,12 +212,7 @@ def _passage_keys(run: Trained, asked: Request, corpus: Corpus) -> np.ndarray:
                 "the longest and of the most frequent, and --text=FILE finds them by their text"
             )
         return keys
-    is_file = os.path.isfile(asked.text)
-    shown = asked.text if is_file else repr(asked.text[:40])
-    try:
-        text = pathlib.Path(asked.text).read_text(encoding="utf-8") if is_file else asked.text
-    except (OSError, ValueError) as error:
-        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
+    text, shown = _text_of(asked.text)
     keys = passages_in(corpus.table, run.tokenizer, text)
     if not len(keys):
         raise InputError(

@@ -99,10 +99,7 @@ def by_definition(documents, times, settings):
     for number, tokens in enumerate(documents):
         whole = [OPENS, *tokens, CLOSES]
         there = {
-            place
-            for at, gram in spans[number]
-            if grams[gram] >= settings.times
-            for place in range(at, at + len(gram))
+            place for at, gram in spans[number] if grams[gram] >= settings.times for place in range(at, at + len(gram))
         }
         for place in range(len(whole) - 1):
             anywhere[context(whole, place, settings.length)] += times[number]
@@ -119,11 +116,13 @@ def by_definition(documents, times, settings):
 )
 def test_what_is_found_is_what_the_definition_says(documents, settings, data):
     times = data.draw(st.lists(st.integers(1, 3), min_size=len(documents), max_size=len(documents)))
-    text = contexts.side_by_side([np.array(of, np.int32) for of in documents], [(OPENS, CLOSES)] * len(documents), times)
+    text = contexts.side_by_side(
+        [np.array(of, np.int32) for of in documents], [(OPENS, CLOSES)] * len(documents), times
+    )
     repeated, anywhere = by_definition(documents, times, settings)
     counts = contexts.find(text, settings)
     wanted = {int(keys_of(of, settings.length)[-1]): (repeated[of], anywhere[of]) for of in anywhere}
-    assert dict(zip(counts.keys.tolist(), zip(*(of.tolist() for of in counts[1:])), strict=True)) == wanted
+    assert dict(zip(counts.keys.tolist(), zip(*(of.tolist() for of in counts[1:]), strict=True), strict=True)) == wanted
     enough = [
         key
         for key, (often, all_of_it) in wanted.items()

@@ -93,6 +93,10 @@ def test_another_search_is_refused(folder):
         run_on(folder / "none")
     with pytest.raises(InputError, match="config.contexts.length is 8, but .*other was searched with 5"):
         run_on(folder / "other")
-    for given, why in {"length": "length is none of length=8", "size=3": "size=3 is none", "times=1": "times is 1; it"}.items():
+    for given, why in {
+        "length": "length is none of length=8",
+        "size=3": "size=3 is none",
+        "times=1": "times is 1; it",
+    }.items():
         with pytest.raises(InputError, match=f"--contexts={given}: {why}"):
             prepare(["x"], None, folder / "new", contexts=given)
