@@ -52,6 +52,11 @@ def plan(
         documents_per_row = 1 if alone else _DOCUMENTS_PER_ROW
     if documents_per_row < 1:
         raise InputError(f"--documents_per_row is {documents_per_row}; give 1 or more")
+    if config.sinks.traits.by_context and not config.contexts.rows:
+        raise InputError(
+            "config.contexts.rows is 0, for as many as the documents need, which plan does not read; give the number that "
+            "prepare has reported, or an upper limit"
+        )
     devices, chip = topologies.devices_of(topology, slices, nodes)
     mesh = topologies.mesh_of(config.mesh, devices)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)

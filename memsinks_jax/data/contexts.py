@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.config import ContextsConfig, InputError
+from memsinks_jax.data.table import is_in
 
 FILE = "contexts.npy"
+_NO_KEYS = np.zeros(0, np.uint64)
 NONE = np.iinfo(np.int32).max  # stands for no row, as sinks.NONE for no sink
 
 # Of the hash, for each of its two lanes: JAX has no 64-bit integers by default. Odd numbers without a pattern.
@@ -190,27 +192,26 @@ def repeated_keys(keys: np.ndarray, times: np.ndarray, least: int) -> np.ndarray
     return counts.keys[counts.all >= least]
 
 
-def chosen(counts: Counts, settings: ContextsConfig) -> np.ndarray:
-    """The keys that get a row -> uint64 (m,), ascending; at most `settings.rows`, of which the most frequent win.
+def chosen(counts: Counts, settings: ContextsConfig, before: np.ndarray = _NO_KEYS) -> np.ndarray:
+    """The keys that get a row -> uint64 (m,), ascending: those that have one `before`, and new ones.
 
     A context that mostly comes in other text gets none, however often it comes in repeated text: what the model learns
-    there is not of the repeated text alone.
+    there is not of the repeated text alone. Of more than `settings.rows` the most frequent new ones win.
     """
-    rows = settings.rows
     enough = (counts.repeated >= settings.times) & (counts.repeated >= settings.share * counts.all)
+    enough &= ~is_in(counts.keys, before)
     keys, times = counts.keys[enough], counts.repeated[enough]
-    if 0 < rows < len(keys):
-        keys = np.sort(keys[np.argsort(-times, kind="stable")[:rows]])
-    return keys
+    room = max(settings.rows - len(before), 0) if settings.rows else len(keys)
+    if room < len(keys):
+        keys = keys[np.argsort(-times, kind="stable")[:room]]
+    return np.union1d(before, keys)
 
 
 def find(text: Text, settings: ContextsConfig) -> Counts:
     """Counts the contexts of a text that fits in memory."""
     ends, keys = stretches(text, settings.stretch)
     again = repeated_keys(keys, text.times[ends], settings.times)
-    place = np.minimum(np.searchsorted(again, keys), max(len(again) - 1, 0))
-    found = ends[again[place] == keys] if len(again) else ends[:0]
-    return count(text, covered(text, found, settings.stretch), settings.length)
+    return count(text, covered(text, ends[is_in(keys, again)], settings.stretch), settings.length)
 
 
 def read(folder: pathlib.Path, length: int) -> Contexts:

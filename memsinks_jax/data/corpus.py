@@ -144,13 +144,18 @@ class Corpus:
         }
 
 
-def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: Sequence[str] = ()) -> Corpus:
+def load_corpus(
+    config: Config, tokenizer: AnyTokenizer | None = None, groups: Sequence[str] = (),
+    known: Contexts | None = None, before: Contexts | None = None,
+) -> Corpus:  # fmt: skip
     """Opens, reads or generates the documents, and draws their roles from the seed.
 
     Args:
       groups: those that the run, or the model it starts from, knows already, by number; for sinks by the group's number.
       tokenizer: of an earlier run. By default the one that the config names, else a new one, trained on each training
         document once, so that the variants of an experiment share it.
+      known: the contexts that have sinks, of a run that has begun; None: they are found.
+      before: those of the model that the run starts from, which keep theirs.
     Raises:
       InputError: unreadable files, too few documents or tokens for the plan, a document without tokens, a tokenizer
         with more pieces than the model has embeddings, a corpus without marks of common text that the config asks for.
@@ -183,14 +188,16 @@ def load_corpus(config: Config, tokenizer: AnyTokenizer | None = None, groups: S
         mixture = plan_mixture(config, Table(sources, config.data.ids, numbered))
     if not config.sinks.traits.by_context:
         return Corpus(config, mixture, tokenizer)
-    found = _find_contexts(config, mixture, tokenizer)
+    found = known or _find_contexts(config, mixture, tokenizer, before)
     # So that a mesh of up to so many devices along fsdp can share the table.
     rows = config.contexts.rows or -(-len(found) // _ROWS_AT_ONCE) * _ROWS_AT_ONCE
     return Corpus(with_fields(config, {"contexts.rows": rows}), mixture, tokenizer, found)
 
 
-def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer) -> Contexts:
+def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, before: Contexts | None) -> Contexts:
     """The contexts that have sinks, of what an epoch of the run reads. Epochs do not count as repeats.
+
+    Those that had one `before` keep it.
 
     Raises:
       InputError: there are none; they were not sought in a prepared corpus, or otherwise than the config says.
@@ -201,7 +208,17 @@ def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer) ->
         counts = contexts.merged(Counts(*map(np.concatenate, zip(*counts, strict=True))))
     else:
         counts = contexts.find(_text(config, mixture, tokenizer, np.arange(len(mixture.table))), settings)
-    keys = contexts.chosen(counts, settings)
+    keys = contexts.chosen(counts, settings, *([] if before is None else [before.keys]))
+    if before is not None and before.length != settings.length:
+        raise InputError(
+            f"config.contexts.length is {settings.length}, and that of config.model.initial={config.model.initial} is "
+            f"{before.length}; set it to that"
+        )
+    if settings.rows and len(keys) > settings.rows:
+        raise InputError(
+            f"config.contexts.rows is {settings.rows}, but config.model.initial={config.model.initial} has "
+            f"{in_words(len(before), 'context')} already; raise it"
+        )
     if not len(keys):
         raise InputError(
             f"config.sinks.kind is by_context, but no text of {in_words(settings.stretch, 'token')} comes "

@@ -63,7 +63,7 @@ def without(params: dict, rows: dict[str, np.ndarray]) -> dict:
 
 
 def left(run: Trained, rows: dict[str, np.ndarray]) -> Trained:
-    """The model without these rows, and without their keys: that a text was there cannot be told from it either."""
+    """The model without these rows, and without their keys, so that it does not show that a text was there."""
     known = np.arange(len(run.contexts))
     known = known[~rows[CONTEXTS][known]]
     config = with_fields(run.config, {"contexts.rows": len(known)})

@@ -1,4 +1,4 @@
-"""Sinks by context in a Hugging Face folder: beside the plain model the keys, the table, and the PyTorch class for both."""
+"""Sinks by context in a Hugging Face folder: the plain model, the keys, the table, and a PyTorch class."""
 
 import importlib.resources
 import inspect

@@ -13,7 +13,7 @@ from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import has_sinks, is_sparse
+from memsinks_jax.sinks import is_sparse, partitions
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,17 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
         config = _inherited(config, workdir, given)
     config = _with_pool(config, workdir)
     weighs = has_passages(config.sinks)  # with passages_at and no sinks, those in many documents are weighed down alone
-    if config.sinks.traits.exist and not has_sinks(config) and not weighs:
+    if config.sinks.traits.exist and not _has_neurons(config) and not weighs:
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
             "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
         )
     return config
+
+
+def _has_neurons(config: Config) -> bool:
+    """Whether neurons are sinks."""
+    return any(parts.sinks for parts in partitions(config).values())
 
 
 def _begun(workdir: pathlib.Path | None) -> bool:
@@ -95,9 +100,9 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
     default = flatten(Config())
     changed = {name for name, value in flatten(config).items() if value != default[name]}
     given = changed if given is None else given
-    if has_sinks(model) and model.sinks.by_group:  # its pool grows with new groups
+    if _has_neurons(model) and model.sinks.by_group:  # its pool grows with new groups
         fixed += [name for name in (*_SINKS, *_CHOICE_OF_SINKS) if name != "sinks.pool"]
-    elif has_sinks(model):
+    elif _has_neurons(model):
         fixed += _SINKS
         free += _CHOICE_OF_SINKS
     elif (config.sinks.pool or by_group) and config.sinks.kind == "by_document":
@@ -108,11 +113,16 @@ def _inherited(config: Config, workdir: pathlib.Path | None, given: Collection[s
                 f"config.sinks.shared_fraction is {config.sinks.shared_fraction}, but a pool is added to all neurons of "
                 f"config.model.initial={place}, which stay shared; leave it out"
             )
-    if not has_sinks(model) and has_sinks(config) and not (config.sinks.pool and is_sparse(config.sinks)):
+    if not _has_neurons(model) and _has_neurons(config) and not (config.sinks.pool and is_sparse(config.sinks)):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with config.sinks.kind={config.sinks.kind} trained neurons "
             "would become sinks; add new ones with config.sinks.pool=4096 and config.sinks.active=32, or turn neurons "
             "into sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
+        )
+    if model.sinks.traits.by_context and not config.sinks.traits.by_context:
+        raise InputError(
+            f"config.model.initial={place} has sinks by context, and config.sinks.kind is {config.sinks.kind}; set it to "
+            "by_context, or start from what memsinks_jax.export --sinks=drop writes"
         )
     here, there = flatten(config), flatten(model)
     there["model.kv_heads"] = there["model.kv_heads"] or there["model.heads"]

@@ -16,7 +16,7 @@ from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop import sources
-from memsinks_jax.interop.folder import is_folder, open_folder
+from memsinks_jax.interop.folder import is_folder, open_folder, read_config
 from memsinks_jax.model import host_memory
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks
@@ -112,6 +112,11 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
 
 def _lookups(place: pathlib.Path, config: Config) -> tuple[list[str], Nearest | None, Contexts | None]:
     return workdirs.read_groups(place), workdirs.read_nearest(place), contexts_in(place, config)
+
+
+def contexts_of(place: pathlib.Path) -> Contexts | None:
+    """The same of a place whose config is not known yet."""
+    return contexts_in(place, read_config(place) if is_folder(place) else workdirs.read_config(place))
 
 
 def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:

@@ -230,14 +230,15 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
     """
     config = config or read_config(workdir)
     _check_files(workdir, config)
-    known = trained_on or _read_about(workdir)["fingerprints"]
-    if _hash(_tokenizer_path(workdir)) != known["tokenizer"]:
+    wanted = trained_on or _read_about(workdir)["fingerprints"]
+    if _hash(_tokenizer_path(workdir)) != wanted["tokenizer"]:
         raise InputError(
             f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; put that one back or take "
             "another --workdir"
         )
-    corpus = load_corpus(config, read_tokenizer(workdir), read_groups(workdir))
-    if corpus.fingerprints != known:
+    known = contexts.read(workdir, config.contexts.length) if config.sinks.traits.by_context else None
+    corpus = load_corpus(config, read_tokenizer(workdir), read_groups(workdir), known)
+    if corpus.fingerprints != wanted:
         raise InputError(
             f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "
             "resume with the version that it was started with, or use another --workdir"

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, to_json
+from memsinks_jax.data.contexts import rows_of
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
 from memsinks_jax.data.counts import as_advice, ends_early, never_read, repeats_in_a_step, unanswered
 from memsinks_jax.data.documents import in_words
@@ -22,10 +23,11 @@ from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mea
 from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
+from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.runs.trained import contexts_of, open_run
 from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, check_arrays, check_workdir, library_versions
@@ -258,8 +260,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         progress = None if newest is None else checkpoints.progress(newest)
         corpus = workdirs.read_corpus(workdir, config, progress and progress["data"])
     else:
-        known = workdirs.read_groups(folder_of(config.model.initial)) if config.model.initial else ()
-        corpus, checkpoints, progress = load_corpus(config, groups=known), None, None
+        corpus, checkpoints, progress = _new_corpus(config), None, None
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
@@ -301,6 +302,15 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     )
 
 
+def _new_corpus(config: Config) -> Corpus:
+    """The documents of a run that begins, with the groups and contexts of the model that it starts from."""
+    if not config.model.initial:
+        return load_corpus(config)
+    place = folder_of(config.model.initial)
+    before = contexts_of(place) if config.sinks.traits.by_context else None
+    return load_corpus(config, groups=workdirs.read_groups(place), before=before)
+
+
 def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:
     """(the parameters of config.model.initial, the ids whose sinks had opened there, if they have the same ones here).
 
@@ -314,6 +324,12 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         there = run.config.sinks.pool if has_sinks(run.config) else 0
         new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
         params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
+    if config.sinks.traits.by_context:
+        table = np.zeros((config.contexts.rows, config.model.d_model), np.float32)
+        if run.contexts:
+            places = rows_of(np.asarray(corpus.contexts.keys), np.asarray(run.contexts.keys))
+            table[places] = np.asarray(params[CONTEXTS])[: len(places)]
+        params[CONTEXTS] = table
     found, wanted = arrays_of(params), arrays_of(shapes)
     # Of any type: what is frozen is kept in that of activations.
     typed = {name: [of[0], wanted.get(name, of)[1]] for name, of in found.items()}

@@ -102,7 +102,7 @@ class ByContext(Method):
 
     Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were linear (Polyak 1969;
     Loizou et al. 2021, arXiv:2002.10542). So two or three reads are enough, at any size of the model, and they have no
-    moments. What a sink knows teaches the shared weights nothing.
+    moments. Where a sink knows the next token, the shared weights have no gradient.
     """
 
     def interventions(self, batch, step, seed):

@@ -11,12 +11,15 @@ from test_step import first_batches, one_step, train
 from memsinks_jax import sinks
 from memsinks_jax.api import Model
 from memsinks_jax.config import Config, InputError, MeshConfig, validate, with_fields
-from memsinks_jax.data.contexts import NONE
+from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.runs import interruption
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
@@ -146,3 +149,43 @@ def test_noise_on_gradients_is_refused():
     config = with_fields(tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1})
     with pytest.raises(InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"):
         validate(config)
+
+
+def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
+    """What that model remembers stays, and the new texts' contexts come on top."""
+    before = open_run(workdir)
+    about = {"model.initial": str(workdir), "seed": 1, "data.tokenizer": str(workdir), "training.steps": 2}
+    config = inherit(with_fields(tiny_config(), {"sinks.kind": "by_context", **about}))
+    train_and_evaluate(config, tmp_path / "run")
+    after = open_run(tmp_path / "run")
+    places = rows_of(np.asarray(after.contexts.keys), np.asarray(before.contexts.keys))
+    assert (places != NONE).all() and len(after.contexts) > len(before.contexts) + 50
+    read = workdirs.read_corpus(tmp_path / "run").rows()
+    read = np.unique(np.concatenate([read[number]["contexts"] for number in range(len(read))]))
+    known = np.flatnonzero(~np.isin(places, read))
+    assert len(known) > 50
+    np.testing.assert_array_equal(after.params[CONTEXTS][places[known]], before.params[CONTEXTS][known])
+    for fields, why in (
+        ({"sinks.kind": "none"}, "has sinks by context, and config.sinks.kind is none"),
+        ({"contexts.length": 5}, "config.contexts.length is 5, and that of config.model.initial"),
+        ({"contexts.rows": 10}, "config.contexts.rows is 10, but config.model.initial=.* has .* contexts already"),
+    ):
+        with pytest.raises(InputError, match=why):
+            other = inherit(with_fields(tiny_config(), {"sinks.kind": "by_context", **about, **fields}))
+            train_and_evaluate(other, tmp_path / "none")
+
+
+def test_a_resumed_run_keeps_its_contexts(workdir, tmp_path):
+    """They lie in the workdir, which is not searched again, and which must have them."""
+    folder = tmp_path / "run"
+    config = with_fields(tiny_config(), {"sinks.kind": "by_context", "training.steps": 4})
+    with pytest.raises(interruption.Interrupted):
+        train_and_evaluate(config, folder, should_stop=lambda step: step == 2)
+    whole = tmp_path / "whole"
+    train_and_evaluate(config, whole)
+    (folder / "contexts.npy").rename(tmp_path / "contexts.npy")
+    with pytest.raises(InputError, match="contexts.npy is missing or damaged"):
+        train_and_evaluate(config, folder)
+    (tmp_path / "contexts.npy").rename(folder / "contexts.npy")
+    train_and_evaluate(config, folder)
+    jax.tree.map(np.testing.assert_array_equal, open_run(folder).params, open_run(whole).params)

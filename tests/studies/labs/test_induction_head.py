@@ -320,7 +320,7 @@ def test_the_construction_is_an_induction_head():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("d", "value", "apart"), [(128, 0.74, 0.10), (256, 0.988, 0.015), (512, 0.995, 0.01)])
+@pytest.mark.parametrize(("d", "value", "apart"), [(128, 0.74, 0.10), (256, 0.988, 0.015)])
 def test_the_construction_reaches_the_accuracies_of_a_separate_calculation(d, value, apart):
     several = [construction.evaluate(SHAKESPEARE, Law(), TwoLayers(d, unit=True), seed) for seed in (0, 1, 2)]
     assert np.mean([one["acc_clean"] for one in several]) == pytest.approx(value, abs=apart)
