@@ -69,10 +69,15 @@ KINDS = {
     },
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
-    **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind != "by_document"},
+    **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind not in ("by_document", "none")},
     "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
-    "muon": {"sinks.kind": "none", "optimizer.kind": "muon"},
-    "llama": {"model.family": "llama", "model.kv_heads": 1, "data.rows": "packed", "data.across_documents": True},
+    "none, llama": {
+        "sinks.kind": "none",
+        "model.family": "llama",
+        "model.kv_heads": 1,
+        "data.rows": "packed",
+        "data.across_documents": True,
+    },
 }
 
 
@@ -93,25 +98,45 @@ def marked(tmp_path_factory):
     return folder / "out"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_the_suite_is_the_users(kind, request, tmp_path):
-    """The command as users start it, on one device at the compiler's default effort, gives the losses that the tests' own
-    run gives, of shared programs at level 0 on eight devices; and it learns."""
+# One process for all: most of a small run's time would be starting it.
+USERS = """
+import pathlib, sys
+from memsinks_jax.config import from_json
+from memsinks_jax.training.loop import train_and_evaluate
+for name in sys.argv[1:]:
+    place = pathlib.Path(name)
+    train_and_evaluate(from_json((place / "asked.json").read_text(), name), place / "theirs")
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(marked, tmp_path_factory):
+    """{kind: its config, and the folder with the run that users get}: one device, the compiler's default effort."""
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
     small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}  # most of the time is compiling
-    config = with_fields(tiny_config(), small | seldom | KINDS[kind])
-    if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
-        config = with_fields(config, {"data.files": str(request.getfixturevalue("marked"))})
-    train_and_evaluate(config, tmp_path / "ours")
-    (tmp_path / "config.py").write_text(
-        f"from memsinks_jax.config import from_json\ndef get_config():\n    return from_json({to_json(config)!r}, '')\n"
-    )
+    folder, found = tmp_path_factory.mktemp("suite"), {}
+    for number, (kind, fields) in enumerate(KINDS.items()):
+        config = with_fields(tiny_config(), small | seldom | fields)
+        if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
+            config = with_fields(config, {"data.files": str(marked)})
+        found[kind] = config, folder / str(number)
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "asked.json").write_text(to_json(config))
     usual = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/config.py"]
-    subprocess.run([*command, f"--workdir={tmp_path}/theirs"], env=usual, cwd=ROOT, check=True)
+    places = [str(place) for _, place in found.values()]
+    subprocess.run([sys.executable, "-c", USERS, *places], env=usual, cwd=ROOT, check=True)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_the_suite_is_the_users(kind, runs):
+    """A run as users have it, on one device at the compiler's default effort, gives the losses that the tests' own run
+    gives, of shared programs at level 0 on eight devices; and it learns."""
+    config, place = runs[kind]
+    train_and_evaluate(config, place / "ours")
     ours, theirs = (
-        {line["step"]: line["train_loss"] for line in read_metrics(tmp_path / name) if "train_loss" in line}
+        {line["step"]: line["train_loss"] for line in read_metrics(place / name) if "train_loss" in line}
         for name in ("ours", "theirs")
     )
     assert ours.keys() == theirs.keys()
