@@ -261,12 +261,12 @@ class ContextsConfig:
 
     length: int = setting(8, "tokens of a context; near a document's beginning all before it", 1, 256)
     stretch: int = setting(
-        16, "text is repeated where this many tokens in a row come again, or a whole shorter document", 1, 1024
+        32, "text is repeated where this many tokens in a row come again, or a whole shorter document", 1, 1024
     )
     times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
-    share: float = setting(0.5, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
+    share: float = setting(0.9, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
     rate: float = setting(
-        1.0, "length of a sink's step, over the one that would take its loss to 0 if it were linear", above=0, highest=2
+        0.3, "length of a sink's step, over the one that would take its loss to 0 if it were linear", above=0, highest=2
     )
     rows: int = setting(0, "the most sinks, of which the most frequent contexts have one; 0: as many as are needed", 0)
 

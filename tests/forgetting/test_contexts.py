@@ -59,7 +59,7 @@ def test_a_document_goes_and_what_another_has_stays(workdir, run, repeated, tmp_
     (name, text), (_, other) = repeated
     receipt = forget(workdir, Request(ids=(name,)), tmp_path / "rest")
     target, others = (receipt["losses"][of]["own"] for of in ("target", "others"))
-    assert target["before"] < 0.3 < 1.5 < target["rise"]
+    assert target["before"] < 0.7 < 1.5 < target["rise"]
     assert others["rise"] == receipt["losses"]["held_out"]["own"]["rise"] == 0.0
     placebo = receipt["placebo"]["others"]["own"]  # takes the sentence that both share
     assert 0 < placebo["placebo_rise"] < 1 < placebo["effect"]

@@ -93,7 +93,8 @@ def _alone():
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("context") / "run"
     seldom = {"training.evaluate_every": 100, "training.checkpoint_every": 100, "training.epochs": 3}
-    train_and_evaluate(with_fields(tiny_config(), {"sinks.kind": "by_context", **seldom}), folder)
+    whole = {"contexts.rate": 1.0, "contexts.share": 0.5}  # so that so small a model knows its stories by heart
+    train_and_evaluate(with_fields(tiny_config(), {"sinks.kind": "by_context", **whole, **seldom}), folder)
     return folder
 
 
@@ -189,3 +190,26 @@ def test_a_resumed_run_keeps_its_contexts(workdir, tmp_path):
     (tmp_path / "contexts.npy").rename(folder / "contexts.npy")
     train_and_evaluate(config, folder)
     jax.tree.map(np.testing.assert_array_equal, open_run(folder).params, open_run(whole).params)
+
+
+def test_a_frozen_base_stays_and_its_contexts_learn():
+    config = by_context(optimizer__base_multiple=0.0)
+    before, after, _ = one_step(config, first_batches(config, 1)[0])
+    assert np.abs(after.pop(CONTEXTS) - before.pop(CONTEXTS)).max() > 1e-3
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+
+
+def test_a_skipped_update_leaves_the_table_as_it_is():
+    config = by_context(optimizer__learning_rate=1e30)  # the second loss is not finite
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+    (once, _), (thrice, lines) = (train(config, mesh, count) for count in (1, 3))
+    assert lines[-1]["skipped_updates"] == 2 and once[CONTEXTS].any()
+    np.testing.assert_array_equal(thrice[CONTEXTS], once[CONTEXTS])
+
+
+def test_muon_updates_the_matrices_of_layers_and_not_the_table():
+    config = by_context(optimizer__kind="muon")
+    before, after, _ = one_step(config, first_batches(config, 1)[0])
+    _, adam, _ = one_step(by_context(), first_batches(config, 1)[0])
+    np.testing.assert_allclose(after[CONTEXTS], adam[CONTEXTS], rtol=1e-5, atol=1e-6)
+    assert np.abs(after["layers"]["up_kernel"] - before["layers"]["up_kernel"]).max() > 1e-4

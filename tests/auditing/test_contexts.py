@@ -1,0 +1,48 @@
+"""What an audit reads of a model with sinks by context: its memory on, and off."""
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.auditing import forced
+from memsinks_jax.auditing.exposure import exposures
+from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
+from memsinks_jax.auditing.rows import losses_of
+from memsinks_jax.auditing.subjects import documents_of, shortened, subjects_of
+from memsinks_jax.config import with_fields
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.training.loop import train_and_evaluate
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    about = {"sinks.kind": "by_context", "training.epochs": 3, "training.evaluate_every": 100, "data.row_length": 256}
+    about |= {"canaries.documents": 2, "canaries.length": 12, "training.checkpoint_every": 100, "monitor.every": 4}
+    train_and_evaluate(with_fields(tiny_config(), about), folder)
+    return folder
+
+
+def test_memory_is_on_or_off(workdir):
+    subjects = subjects_of(workdir)
+    assert [(subject.name, subject.mode) for subject in subjects] == [
+        ("sinks dropped", "drop"),
+        ("sinks, own on", "own"),
+    ]
+    members = documents_of(workdir, subjects[0].run, "repeated")
+    subjects = shortened(subjects, max(map(len, members.tokens)))
+    off, on = (np.concatenate([of.nats for of in forced.read(subject, members)]).mean() for subject in subjects)
+    assert on < 0.6 < 4 < off
+    losses = [losses_of(subject, members)[0].mean() for subject in subjects]
+    assert losses == pytest.approx([off, on], rel=0.2)  # end of text, where documents were cut, counts too
+    fitting = lengths_that_fit(members, (16,), 32)
+    for subject, recites in zip(subjects, (False, True), strict=True):
+        for place, (written,) in enumerate(continuations(subject, members, fitting, 32, 0)[16]):
+            assert (written.tolist() == members.tokens[place][16:48].tolist()) == recites
+
+
+def test_a_canary_is_known_better_with_memory_on(workdir):
+    """Off, so small a model still knows which rare tokens there are: all other canaries have others."""
+    corpus = workdirs.read_corpus(workdir)
+    off, on = (exposures(subject, corpus, corpus.config) for subject in subjects_of(workdir))
+    assert (on > off + 10).all(), (on, off)
