@@ -1,10 +1,11 @@
 """Exports a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
 
 --sinks=drop removes the sink neurons from the weights: the result is a plain, smaller model of the same family, which
-`transformers` loads like any other. --sinks=keep keeps all sinks, all on, for study; such a folder can be exported further,
-like a run. --sinks=ID, an id of documents.jsonl, keeps the MLP sinks that are on for this document or group: a plain model
-that knows it. --sources=DIR, instead of --out, writes a file for each source, the sinks that a group of documents has for
-itself: see memsinks_jax.sources. A few layers are in memory at a time; with --sources also all sinks.
+`transformers` loads like any other. --sinks=keep keeps all sinks, all on: by document for study, by context for use, with a
+PyTorch class that turns them off. Such a folder can be exported further, like a run. --sinks=ID, an id of documents.jsonl,
+keeps the MLP sinks that are on for this document or group: a plain model that knows it. --sources=DIR, instead of --out,
+writes a file for each source, the sinks that a group of documents has for itself: see memsinks_jax.sources. A few layers are
+in memory at a time; with --sources also all sinks.
 """
 
 import logging

@@ -4,7 +4,7 @@
 --document=ID, the id of the document that starts with the prompt, from the run's documents.jsonl, or --group=NAME, its
 group, or --passage=ID, the id of the passage that starts with it, as prepare and audit --passages show it. Where each group
 has sinks of its own (config.sinks.sampling=disjoint), --sinks=own without any of them finds the group that the prompt is
-about, and logs it.
+about, and logs it. Sinks by context need none of them.
 --chat asks a model that was trained to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 

@@ -3,7 +3,8 @@
 Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and hf://dataset:split; writes
 tokenized documents with their ids, ready for --config.data.files=prepared, and a report, index.html. With --prompt_field or
 --messages_field a run's loss counts answers alone. Without --tokenizer it trains one on a sample of the input. After an
-interruption the same command resumes. The output does not depend on the number of workers.
+interruption the same command resumes. It finds the contexts that have sinks, for config.sinks.kind=by_context: --contexts
+changes how. The output does not depend on the number of workers.
 """
 
 import logging

@@ -207,8 +207,8 @@ def test_rows_that_documents_share_are_gathered_once(pool):
     rows_U = found.rows_nU.ravel()
     assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
     assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})
-    assert rows_U[found.places_BNk[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
-    assert (found.places_BNk[1] == sinks.NONE).all()
+    assert rows_U[found.places[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
+    assert (found.places[1] == sinks.NONE).all()
 
 
 PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one device
