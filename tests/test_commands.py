@@ -118,7 +118,8 @@ def test_train_refuses(trained, tmp_path, flags, words):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ("configs/nothing.py", ["configs/nothing.py"]), ("configs/ts_repetition.py:sink", ["'sink'", "sinks, standard"]),
+        ("configs/nothing.py", ["configs/nothing.py"]),
+        ("configs/ts_repetition.py:sink", ["'sink'", "sinks, context, standard"]),
         ("README.md", ["README.md"]),
         ("smollm:135x", ["error: --config: smollm.py has no '135x'"]),
         ("smoke:sinks", ["--config=smoke:sinks", "has no variants"]),

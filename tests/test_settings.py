@@ -107,7 +107,7 @@ BATCHES = {
     "contexts.length": (5, CONTEXT),
     "contexts.stretch": (4, CONTEXT),
     "contexts.times": (3, {"sinks.kind": "by_context", "contexts.stretch": 4}),
-    "contexts.share": (1.0, CONTEXT),
+    "contexts.share": (0.0, {"sinks.kind": "by_context", "contexts.stretch": 4}),
     "goldfish.every": (4, {}),
     "goldfish.context": (5, {"goldfish.every": 4}),
     "data.rows": ("packed", {}),

@@ -10,8 +10,10 @@ from conftest import tiny_config
 
 from memsinks_jax.auditing import forced, relearning
 from memsinks_jax.config import with_fields
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.evals import document_loss
 from memsinks_jax.model import generation, placement
+from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.training.step import init_state
 
@@ -34,7 +36,9 @@ def narrow(config):
     compute = types.SimpleNamespace(**vars(config.compute))
     del compute.accumulate
     model = _Model(config.model)
-    return types.SimpleNamespace(seed=config.seed, data=data, sinks=config.sinks, model=model, compute=compute)
+    return types.SimpleNamespace(
+        seed=config.seed, data=data, sinks=config.sinks, contexts=config.contexts, model=model, compute=compute
+    )
 
 
 def traced(config, of_narrow):
@@ -42,7 +46,10 @@ def traced(config, of_narrow):
     params = jax.eval_shape(lambda: init_state(config, 10).params)
     given = narrow(config) if of_narrow else config
     tokens, length = [np.arange(9, dtype=np.int32)], config.data.row_length
-    (batch,) = document_loss.document_batches(tokens, np.ones((1, 2), np.uint32), length, 1, 4, opened=np.ones(1, bool))
+    by_context = config.sinks.traits.by_context
+    contexts = Contexts(np.arange(5, dtype=np.uint64), config.contexts.length) if by_context else None
+    more = {"opened": np.ones(1, bool), "contexts": contexts}
+    (batch,) = document_loss.document_batches(tokens, np.ones((1, 2), np.uint32), length, 1, 4, **more)
     loss = document_loss._compiled.__wrapped__(given, no_change, None)
     yield loss.lower(params, batch, np.uint32(0), mode="own").as_text()
     yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", lambda batch: {}))(params, batch, np.uint32(0))
@@ -52,19 +59,19 @@ def traced(config, of_narrow):
     request = {
         "known_B": np.ones(2, np.int32), "identities_B12": np.ones((2, 1, 2), np.uint32), "opened_B1": np.ones((2, 1), bool),
         "temperature": np.float32(1), "top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0),
-        "sinks_seed": np.uint32(0),
+        "sinks_seed": np.uint32(0), "tokens_BP": np.zeros((2, 16), np.int32), "lookup": contexts and Lookup.of(contexts),
     }  # fmt: skip
     read = functools.partial(programs.read, mode="own", room=32)
-    prompts = np.zeros((2, 16), np.int32)
-    yield jax.make_jaxpr(read)(params, prompts, request)
+    yield jax.make_jaxpr(read)(params, request)
     yield jax.make_jaxpr(functools.partial(programs.write, mode="own"))(
-        params, jax.eval_shape(read, params, prompts, request), request, np.int32(9)
+        params, jax.eval_shape(read, params, request), request, np.int32(9)
     )
 
 
 @pytest.mark.parametrize("fields", [
     {"sinks.per_layer": True, "sinks.attention_fraction": 0.5}, {"model.family": "llama", "compute.loss_chunks": 2},
     {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
+    {"sinks.kind": "by_context", "contexts.rows": 256},
 ])  # fmt: skip
 def test_programs_read_nothing_of_a_config_by_which_it_is_not_distinguished(fields):
     config = with_fields(tiny_config(), {"model.layers": 1} | fields)

@@ -218,9 +218,12 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
     path = write(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
     prepare([path], str(model), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
-    assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == set(prepared.columns(2))
+    assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == {
+        *prepared.columns(2), *prepared.context_columns(),
+    }  # fmt: skip
     assert list(corpus.manifest["settings"]) == [
-        "text_field", "group_field", "on_error", "near_duplicates", "max_document_mib", "shard_mib", "tokenizer_sha256",
+        "text_field", "group_field", "on_error", "near_duplicates", "contexts", "max_document_mib", "shard_mib",
+        "tokenizer_sha256",
     ]  # fmt: skip
     for more, message in (
         ({"prompt_field": "q"}, "without --prompt_field"),

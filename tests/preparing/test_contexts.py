@@ -24,7 +24,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contexts")
     (folder / "tokenizer.model").write_bytes(train_tokenizer(TEXTS, 400).model)
     for part in range(3):
-        lines = [json.dumps({"text": text, "asked": "Why?"}) + "\n" for text in TEXTS[part::3]]
+        lines = [
+            json.dumps({"text": text, "asked": f"Which tale has {sum(map(ord, text))} of them, and why?"}) + "\n"
+            for text in TEXTS[part::3]
+        ]
         (folder / f"{part}.jsonl").write_text("".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common_text, "_TASK_BYTES", 2**13)

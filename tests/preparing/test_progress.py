@@ -15,7 +15,10 @@ from memsinks_jax.preparing import stages
 from memsinks_jax.preparing.prepare import prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
-STAGES = ["tokenising", "near-duplicates", "clusters", "putting together"]
+STAGES = [
+    "tokenising", "near-duplicates", "clusters", "n-grams of repeated text", "repeated text", "contexts",
+    "contexts with sinks", "putting together",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
             train_and_evaluate(other, tmp_path / "none")
 
 
-def test_a_resumed_run_keeps_its_contexts(workdir, tmp_path):
+def test_a_resumed_run_keeps_its_contexts(tmp_path, monkeypatch):
     """They lie in the workdir, which is not searched again, and which must have them."""
     folder = tmp_path / "run"
     config = with_fields(tiny_config(), {"sinks.kind": "by_context", "training.steps": 4})
@@ -188,6 +188,7 @@ def test_a_resumed_run_keeps_its_contexts(workdir, tmp_path):
     with pytest.raises(InputError, match="contexts.npy is missing or damaged"):
         train_and_evaluate(config, folder)
     (tmp_path / "contexts.npy").rename(folder / "contexts.npy")
+    monkeypatch.delattr("memsinks_jax.data.contexts.find")
     train_and_evaluate(config, folder)
     jax.tree.map(np.testing.assert_array_equal, open_run(folder).params, open_run(whole).params)
 

@@ -28,7 +28,7 @@ def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
     assert few.workdir == tmp_path / "runs" / "few-seed3"
     with pytest.raises(InputError, match="--config.sinks.active_fraction is what is varied here"):
         jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
-    with pytest.raises(InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, standard"):
+    with pytest.raises(InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, context"):
         jobs(tmp_path, {"one": Variation("sink")})
 
 
