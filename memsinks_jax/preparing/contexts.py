@@ -1,7 +1,4 @@
-"""Finds the contexts that have sinks (data/contexts.py) in a corpus of any size. Four stages sort on disk, as `common_text`.
-
-On 2 cores see docs/data.md for seconds and memory per million tokens.
-"""
+"""Finds the contexts that have sinks (data/contexts.py) in a corpus. Four stages sort on disk, as `common_text`."""
 
 import pathlib
 

@@ -101,8 +101,7 @@ class ByContext(Method):
     """The sink of the context of each position is on.
 
     Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were linear (Polyak 1969;
-    Loizou et al. 2021, arXiv:2002.10542). So two or three reads are enough, at any size of the model, and they have no
-    moments. Where a sink knows the next token, the shared weights have no gradient.
+    Loizou et al. 2021, arXiv:2002.10542). So they need no learning rate of their own, and have no moments. Where a sink knows the next token, the shared weights have no gradient.
     """
 
     def interventions(self, batch, step, seed):
