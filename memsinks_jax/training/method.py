@@ -101,7 +101,8 @@ class ByContext(Method):
     """The sink of the context of each position is on.
 
     Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were linear (Polyak 1969;
-    Loizou et al. 2021, arXiv:2002.10542). So they need no learning rate of their own, and have no moments. Where a sink knows the next token, the shared weights have no gradient.
+    Loizou et al. 2021, arXiv:2002.10542). So they need no learning rate of their own, and have no
+    moments. Where a sink knows the next token, the shared weights have no gradient.
     """
 
     def interventions(self, batch, step, seed):
