@@ -79,6 +79,7 @@ def test_pytorch_computes_the_same(workdir):
         with pytest.raises(ValueError, match="memory by context needs all tokens"):
             kept(asked[:, 20:21], past_key_values=cache)
     np.testing.assert_array_equal(both[0], rows[0, :20])
+    np.testing.assert_array_equal(kept.contexts(prompt, last=3).numpy()[0], rows[0, 17:20])
     np.testing.assert_array_equal(both[1], [NONE] * 8 + rows[0, :12].tolist())
     generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
     ours = generator([tokens[:19]], Settings(30, temperature=0, sinks="own"))[0].tokens
