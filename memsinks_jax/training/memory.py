@@ -18,6 +18,7 @@ STATE, GRADIENT = 12, 4
 _COPIES, _PROGRAM = 2, 0.4 * GIB
 # Parameters of a model whose steps are too large to be in a CPU's memory twice.
 _LARGE = 2**24
+_TABLE = "the table of contexts"
 # The compiler reuses buffers, so a step may need less than is counted here, but never less than the state.
 _MARGIN = 2
 
@@ -42,17 +43,20 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
         "full": model.d_model,
     }[config.compute.remat]  # fmt: skip
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
-    count = _parameters(config)
+    contexts = config.contexts.rows * model.d_model if config.sinks.traits.by_context else 0
+    count = _parameters(config) - contexts
     embeddings = config.data.vocabulary_size * model.d_model * (1 if model.tied_head else 2)
     embeddings += config.data.row_length * model.d_model if not family.rotary else 0
     frozen = not config.optimizer.base_multiple
-    tables, of_base = (in_tables(config), width) if frozen else (0, STATE + GRADIENT)
+    tables, of_base = (in_tables(config) - contexts, width) if frozen else (0, STATE + GRADIENT)
     layers = of_base * (count - embeddings - tables) + (STATE + GRADIENT) * tables
     copied = _COPIES * (tables if frozen else count)
     on_host = {"copies during the update": copied, "the program": _PROGRAM} if platform == "cpu" else {}
     return on_host | {
         "embeddings, their gradients and moments": of_base * embeddings / fsdp(config, chips),
         "layers, their gradients and moments": layers / fsdp(config, chips),
+        # A step has gradients of the rows that it reads alone, and they have no moments.
+        **({_TABLE: 4 * contexts / fsdp(config, chips)} if contexts else {}),
         # During its backward pass a layer has all of its activations.
         "activations": tokens * width * (stored * model.layers + everything),
         "logits": tokens * config.data.vocabulary_size / config.compute.loss_chunks * (4 + width),
@@ -73,6 +77,7 @@ def check_memory(config: Config, mesh: Mesh) -> None:
     """Raises InputError if a run does not fit on a device of the mesh, and names what takes most; or if it is not valid."""
     parts, room = needed(validate(config), mesh.size), _room(mesh)  # what it inherits from its initial model is new
     state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
+    state += parts.get(_TABLE, 0)
     if state <= room and sum(parts.values()) <= _MARGIN * room:
         return
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]

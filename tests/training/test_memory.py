@@ -55,3 +55,13 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
                 memory.check_memory(tiny, mesh)
     monkeypatch.undo()
     assert memory._room(mesh) * len(jax.devices()) > 2**30
+
+
+def test_contexts_have_no_moments(tiny):
+    """A row takes what it holds, and a table for which there is no room is refused before training."""
+    by_context = {"sinks.kind": "by_context", "contexts.rows": 1024}
+    plain, table = (memory.needed(with_fields(tiny, fields), 8) for fields in ({"sinks.kind": "none"}, by_context))
+    assert table.pop("the table of contexts") == 4 * 1024 * tiny.model.d_model and table == plain
+    huge = with_fields(tiny, by_context | {"contexts.rows": 2**40})
+    with pytest.raises(InputError, match="the table of contexts"):
+        memory.check_memory(huge, sharding.make_mesh(tiny.mesh))
