@@ -53,7 +53,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     """
     model, parts = build_model(config, platform)
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
-    method, sparse, by_context = method_of(config), sinks.has_tables(config), config.sinks.traits.by_context
+    method, sparse = method_of(config), sinks.has_tables(config)
 
     def losses_of(frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
@@ -82,17 +82,10 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         batch = batch | {"weights": weights_BT, "rows": jnp.arange(len(weights_BT))}
         trained, frozen = split(config, state.params)
         before = params, optimizer_state = trained, state.optimizer
-        if by_context:
-            rows = active_rows.find(batch["contexts"], config.contexts.rows)
-            batch |= {"contexts": rows.places}
-            before = params, optimizer_state = active_rows.gather(before, rows)
-        elif sparse:
-            owners = sinks.by_owner(batch)
-            opened_BN = sinks.opened(owners, config.sinks)
-            rows = active_rows.find(sinks.sinks_for_mode(
-                "own", owners["identities"], seed, parts.sinks, config.sinks, owners["segments"], opened_BN
-            ), parts.sinks)  # fmt: skip
-            batch |= {"sinks": rows.places}
+        if sparse:
+            name, requested, pool = _requested(config, parts, batch, seed)
+            rows = active_rows.find(requested, pool)
+            batch |= {name: rows.places}
             before = params, optimizer_state = active_rows.gather(before, rows)
 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
@@ -127,6 +120,15 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         return TrainState(state.step + 1, frozen | params, optimizer_state, guard, sketch), metrics
 
     return train_step
+
+
+def _requested(config: Config, parts: sinks.Partition, batch: dict, seed: jax.Array) -> tuple[str, jax.Array, int]:
+    """(name in the batch of the table rows that it reads, their numbers int32 (B, ...), how many rows there are)"""
+    if config.sinks.traits.by_context:
+        return "contexts", batch["contexts"], config.contexts.rows
+    owners = sinks.by_owner(batch)
+    about = owners["identities"], seed, parts.sinks, config.sinks, owners["segments"]
+    return "sinks", sinks.sinks_for_mode("own", *about, sinks.opened(owners, config.sinks)), parts.sinks
 
 
 def _summed_over_parts(function: Callable, batch: dict, count: int):
