@@ -73,6 +73,7 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
     shape = dict.fromkeys(("inputs", "targets", "segments", "positions"), of((rows, length), np.int32))
     shape |= {"weights": of((rows, length), np.float32), "identities": of((rows, 3, 2), np.uint32)}
     shape |= {"seen": of((rows, 3), np.int32), "epoch": of((rows,), np.int32), "repeated": of((rows, 3), bool)}
+    shape |= {"contexts": of((rows, length), np.int32)}
     for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
         kind, shared, attention, sparse, sampling = settings
         by_group = sampling == "disjoint"
@@ -86,7 +87,7 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
             kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling,
             active=2 if by_group else 0,
         )  # fmt: skip
-        config = with_fields(tiny, {"sinks": of_kind, "model.layers": 1})
+        config = with_fields(tiny, {"sinks": of_kind, "model.layers": 1, "contexts.rows": 8})
         state = jax.eval_shape(functools.partial(init_state, config, 4))
         after, _ = jax.eval_shape(make_train_step(config, 4), state, shape, of((), np.uint32))
         assert jax.tree.structure(after) == jax.tree.structure(state), settings
@@ -95,7 +96,9 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
             logits = jax.eval_shape(
                 lambda params, batch, opened, mode=mode, model=model, config=config: model(
                     params, batch["inputs"], batch["segments"], batch["positions"],
-                    sinks.interventions(config, mode, batch["identities"], 0, batch["segments"], opened),
+                    sinks.interventions(
+                        config, mode, batch["identities"], 0, batch["segments"], opened, contexts_BT=batch["contexts"]
+                    ),
                 ),
                 state.params, shape, of((rows, 3), bool),
             )  # fmt: skip
