@@ -202,12 +202,12 @@ def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, be
     Raises:
       InputError: there are none; they were not sought in a prepared corpus, or otherwise than the config says.
     """
-    settings, sources = config.contexts, mixture.table.sources
+    settings, sources, letters = config.contexts, mixture.table.sources, contexts.letters_of(tokenizer)
     if isinstance(sources[0], Prepared):
-        counts = [_planned(config, mixture, tokenizer), *(_sought(source, settings) for source in sources)]
+        counts = [_planned(config, mixture, tokenizer, letters), *(_sought(source, settings) for source in sources)]
         counts = contexts.merged(Counts(*map(np.concatenate, zip(*counts, strict=True))))
     else:
-        counts = contexts.find(_text(config, mixture, tokenizer, np.arange(len(mixture.table))), settings)
+        counts = contexts.find(_text(config, mixture, tokenizer, np.arange(len(mixture.table))), settings, letters)
     keys = contexts.chosen(counts, settings, *([] if before is None else [before.keys]))
     if before is not None and before.length != settings.length:
         raise InputError(
@@ -221,10 +221,10 @@ def _find_contexts(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, be
         )
     if not len(keys):
         raise InputError(
-            f"config.sinks.kind is by_context, but no text of {in_words(settings.stretch, 'token')} comes "
+            f"config.sinks.kind is by_context, but no text of {in_words(settings.stretch, 'word')} comes "
             f"{settings.times} times in what the run reads; lower config.contexts.stretch, or train variant standard"
         )
-    return Contexts(keys, settings.length)
+    return Contexts(keys, settings.length, letters)
 
 
 def _text(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, records: np.ndarray) -> Text:
@@ -258,14 +258,15 @@ def _sought(source: Prepared, settings: ContextsConfig) -> Counts:
     return Counts(np.asarray(source.context_keys), counts, counts)
 
 
-def _planned(config: Config, mixture: Mixture, tokenizer: AnyTokenizer) -> Counts:
+def _planned(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, letters: np.ndarray) -> Counts:
     """Contexts of the documents that the plan repeats, on top of what a prepared corpus repeats itself.
 
     Those near a document's beginning are left out: how often they come elsewhere is not known.
     """
     settings, repeated = config.contexts, mixture.repeated[: len(mixture.repeated) * mixture.injected]
     text = _text(config, mixture, tokenizer, repeated)
-    return contexts.count(text, text.times >= settings.times, settings.length, text.places >= settings.length)
+    inside = np.append(False, contexts.of_whole_length(text, settings.length, letters)[:-1])
+    return contexts.count(text, text.times >= settings.times, settings.length, letters, inside)
 
 
 def _check_prepared(

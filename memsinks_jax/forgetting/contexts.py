@@ -67,7 +67,7 @@ def left(run: Trained, rows: dict[str, np.ndarray]) -> Trained:
     known = np.arange(len(run.contexts))
     known = known[~rows[CONTEXTS][known]]
     config = with_fields(run.config, {"contexts.rows": len(known)})
-    contexts = Contexts(np.asarray(run.contexts.keys)[known], run.contexts.length)
+    contexts = Contexts(np.asarray(run.contexts.keys)[known], run.contexts.length, run.contexts.letters)
     params = run.params | {CONTEXTS: np.asarray(run.params[CONTEXTS])[known]}
     return dataclasses.replace(run, config=config, params=params, contexts=contexts)
 

@@ -23,7 +23,9 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
     """Writes the contexts and their table, (M, D), in its type -> entries for config.json."""
     contexts.write(folder, found)
     safetensors.numpy.save_file({CONTEXTS: np.ascontiguousarray(table)}, folder / TABLE)
-    code = (contexts.lanes, contexts._lane, contexts.keys_of, contexts.rows_of)  # so that it finds what we find
+    code = (  # so that it finds what we find
+        contexts.window, contexts.mixed, contexts.begins, contexts._where, contexts.lanes, contexts.keys_of, contexts.rows_of,
+    )  # fmt: skip
     values = {
         "architecture": DIALECTS[config.model.family].architecture,
         "length": config.contexts.length,
@@ -32,7 +34,8 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "name": CONTEXTS,
         "none": contexts.NONE,
         "seeds": _listed(contexts.SEEDS),
-        "multipliers": _listed(contexts.MULTIPLIERS),
+        "longest": contexts.LONGEST,
+        "bits": (contexts._HAS_LETTERS, contexts._OPENS, contexts._CLOSES),
         "lookup": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
     }
     place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"

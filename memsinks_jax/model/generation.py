@@ -20,7 +20,7 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.data.contexts import Contexts
+from memsinks_jax.data.contexts import Contexts, window
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 from memsinks_jax.model import placement
@@ -217,7 +217,7 @@ class _Programs:
     def _write_on(self, params: dict, state: _State, request: dict, until: jax.Array, mode: str) -> _State:
         """Adds tokens until there are `until`, or every row has its end of text."""
         every_B1 = jnp.ones((state.written_BT.shape[0], 1), bool)
-        window_N = jnp.arange(1 - self._config.contexts.length, 1)
+        window_N = jnp.arange(1 - window(self._config.contexts.length), 1)
 
         def write_one(state: _State) -> _State:
             last_B1 = jax.lax.dynamic_slice_in_dim(state.written_BT, state.count - 1, 1, axis=1)

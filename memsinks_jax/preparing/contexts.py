@@ -16,11 +16,13 @@ from memsinks_jax.preparing.common_text import shard_tokens
 from memsinks_jax.preparing.sorted_files import part_of
 from memsinks_jax.preparing.steps import answers_file
 
+LETTERS = "letters.npy"  # in the folder of what is unfinished
+
 
 def stages(
     out: pathlib.Path, kind: np.dtype, around: tuple[int, int], shards: int, ranges: int, settings: ContextsConfig
 ) -> dict[str, tuple[list, int]]:
-    """{stage: its steps, and the number of its tasks}.
+    """{stage: its steps, and the number of its tasks}. LETTERS is there.
 
     Args:
       kind: of the tokens in a shard.
@@ -46,6 +48,10 @@ class Shard:
     def work(self) -> pathlib.Path:
         return pathlib.Path(self.out) / "work"
 
+    def letters(self) -> np.ndarray:
+        """Of `contexts.letters_of`."""
+        return np.load(self.work / LETTERS)
+
     def text(self, rank: int) -> Text:
         index = np.load(self.work / f"{rank:05d}.npy")
         shard = pathlib.Path(self.out) / "shards" / f"{rank:05d}.array_record"
@@ -68,7 +74,7 @@ class Shard:
 
 
 class Stretches(PipelineStep):
-    """Stage 1, one task per shard: its n-grams of `stretch` tokens, sorted, with the place of the last token of each."""
+    """Stage 1, one task per shard: its n-grams of `stretch` words, sorted, with the place of the last token of each."""
 
     type, name = "memsinks_jax", "stretches"
 
@@ -77,7 +83,7 @@ class Stretches(PipelineStep):
         self.shard, self.settings = shard, settings
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        ends, keys = stretches_of(self.shard.text(rank), self.settings.stretch)
+        ends, keys = stretches_of(self.shard.text(rank), self.settings.stretch, self.shard.letters())
         sorted_files.save(self.shard.work / "stretches", rank, keys, ends.astype(np.uint64))
 
 
@@ -110,14 +116,14 @@ class Counted(PipelineStep):
         self.shard, self.ranges, self.settings = shard, ranges, settings
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        work, text = self.shard.work, self.shard.text(rank)
+        work, text, letters = self.shard.work, self.shard.text(rank), self.shard.letters()
         keys, ends = sorted_files.load(work / "stretches", rank)
         again = []
         for part in range(self.ranges):
             there = part_of(keys, part, self.ranges)
             again.append(ends[there][is_in(keys[there], np.load(work / "repeated" / f"{part:05d}.npy"))])
-        is_repeated = covered(text, np.concatenate(again).astype(np.int64), self.settings.stretch)
-        counts = count(text, is_repeated, self.settings.length, self.shard.counted(rank, text))
+        is_repeated = covered(text, np.concatenate(again).astype(np.int64), self.settings.stretch, letters)
+        counts = count(text, is_repeated, self.settings.length, letters, self.shard.counted(rank, text))
         sorted_files.save(work / "counts", rank, counts.keys, np.stack(counts[1:], axis=1).astype(np.uint32))
 
 

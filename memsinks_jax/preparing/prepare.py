@@ -6,8 +6,11 @@ import logging
 import os
 import pathlib
 
+import numpy as np
+
 from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError
 from memsinks_jax.data import prepared
+from memsinks_jax.data.contexts import letters_of
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -167,6 +170,7 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         stages |= passages.stages(out, tokenizer.file_name, kind, pieces, ranges, length)
     if "contexts" in plan.settings:
+        np.save(work / contexts.LETTERS, letters_of(tokenizer))
         around = tokenizer.begin_of_text, plan.settings.get("closes", tokenizer.end_of_text)
         kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         stages |= contexts.stages(out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"]))

@@ -1,7 +1,7 @@
 """The files of a workdir, and how to open them.
 
 config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-contexts.npy (keys of the contexts that have sinks), documents.jsonl, groups.json and words.npy (names and words of groups
+contexts.npz (keys of the contexts that have sinks), documents.jsonl, groups.json and words.npy (names and words of groups
 that have sinks by number), metrics.jsonl, checkpoints/, and source/, small files of the Hugging Face folder that it started
 from.
 """

@@ -36,14 +36,14 @@ def test_the_folder_is_the_model(workdir):
     assert theirs.config.contexts == ours.config.contexts
     plain = open_run(workdir.parent / "plain")
     assert CONTEXTS not in plain.params and not plain.config.sinks.traits.by_context
-    assert not (workdir.parent / "plain" / "contexts.npy").exists()
+    assert not (workdir.parent / "plain" / "contexts.npz").exists()
 
 
 def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(workdir.parent / "kept", folder)
-    np.save(folder / "contexts.npy", np.zeros(3))
-    with pytest.raises(InputError, match="contexts.npy is missing or damaged .*holds no keys"):
+    np.save(folder / "contexts.npz", np.zeros(3))
+    with pytest.raises(InputError, match="contexts.npz is missing or damaged .*holds no keys"):
         open_run(folder)
     (folder / "contexts.safetensors").unlink()
     with pytest.raises(InputError, match="contexts.safetensors is missing or damaged"):
