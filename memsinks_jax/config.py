@@ -259,9 +259,9 @@ class SinksConfig:
 class ContextsConfig:
     """Which contexts have a sink with sinks.kind=by_context (data/contexts.py)."""
 
-    length: int = setting(8, "tokens of a context; near a document's beginning all before it", 1, 256)
+    length: int = setting(6, "words of a context; near a document's beginning all before it", 1, 256)
     stretch: int = setting(
-        32, "text is repeated where this many tokens in a row come again, or a whole shorter document", 1, 1024
+        24, "text is repeated where this many words in a row come again, or a whole shorter document", 1, 1024
     )
     times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
     share: float = setting(0.9, "a context has a sink if at least this share of its places are in repeated text", 0, 1)

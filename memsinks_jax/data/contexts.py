@@ -1,9 +1,10 @@
 """Contexts: the words before a position, by which memory is found (`sinks.kind=by_context`). Never jax.
 
-The context of a position is its last `contexts.length` words, up to the end of its input token; near a document's beginning all
-of them. White space and marks are left out, so a text that is wrapped at another width, or quoted, has the same contexts. Its
-key is a hash of 64 bits. A context of text that comes several times has a row in the model's table. Rows are numbered by
-ascending keys, so a sorted array of keys is all that a lookup needs.
+The context of a position is its last `contexts.length` words, up to the end of its input token;
+near a document's beginning all of them. White space and marks are left out, so a text that is
+wrapped at another width, or quoted, has the same contexts. Its key is a hash of 64 bits. A context
+of text that comes several times has a row in the model's table. Rows are numbered by ascending
+keys, so a sorted array of keys is all that a lookup needs.
 """
 
 import pathlib
@@ -44,9 +45,10 @@ def mixed(x):
 def letters_of(tokenizer: AnyTokenizer) -> np.ndarray:
     """What each token adds to a context, which is all of a tokenizer that contexts depend on -> uint32 (V, 7).
 
-    First whether it has letters or digits, whether these begin a word, and whether it ends one, as bits. Then for each lane of
-    the hash: that of its letters, as a polynomial of BASES; the power of the base that moves what is before them; its inverse.
-    In scripts without spaces every token is a word, and so is a part of a character.
+    First whether it has letters or digits, whether these begin a word, and whether it ends one, as
+    bits. Then for each lane of the hash: that of its letters, as a polynomial of BASES; the power
+    of the base that moves what is before them; its inverse. In scripts without spaces every token
+    is a word, and so is a part of a character.
     """
     letter = tokenizer.encode("a")  # after it, a token shows its own white space
     shown = tokenizer.decode(letter)

@@ -24,7 +24,8 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
     contexts.write(folder, found)
     safetensors.numpy.save_file({CONTEXTS: np.ascontiguousarray(table)}, folder / TABLE)
     code = (  # so that it finds what we find
-        contexts.window, contexts.mixed, contexts.begins, contexts._where, contexts.lanes, contexts.keys_of, contexts.rows_of,
+        contexts.window, contexts.mixed, contexts.begins, contexts._where, contexts.lanes,
+        contexts.keys_of, contexts.rows_of,
     )  # fmt: skip
     values = {
         "architecture": DIALECTS[config.model.family].architecture,

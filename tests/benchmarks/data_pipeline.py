@@ -48,7 +48,8 @@ def rows_of(kind):
     config = Config(data=data, training=TrainingConfig(batch_size=BATCH))
     mixture = plan_mixture(config, table)
     keys = np.unique(random.integers(2**64, size=KEYS, dtype=np.uint64))
-    return Rows(config, mixture, 1), Rows(config, mixture, 1, contexts=Contexts(keys, config.contexts.length))
+    letters = random.integers(2**32, size=(49_000, 7), dtype=np.uint32) | np.uint32(1)  # all have some
+    return Rows(config, mixture, 1), Rows(config, mixture, 1, contexts=Contexts(keys, config.contexts.length, letters))
 
 
 def seconds(rows, start):

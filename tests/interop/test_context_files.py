@@ -42,8 +42,8 @@ def test_the_folder_is_the_model(workdir):
 def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(workdir.parent / "kept", folder)
-    np.save(folder / "contexts.npz", np.zeros(3))
-    with pytest.raises(InputError, match="contexts.npz is missing or damaged .*holds no keys"):
+    np.savez(folder / "contexts.npz", keys=np.zeros(3), letters=np.zeros((4, 7), np.uint32))
+    with pytest.raises(InputError, match="contexts.npz is missing or damaged .*holds no contexts"):
         open_run(folder)
     (folder / "contexts.safetensors").unlink()
     with pytest.raises(InputError, match="contexts.safetensors is missing or damaged"):

@@ -47,7 +47,8 @@ def traced(config, of_narrow):
     given = narrow(config) if of_narrow else config
     tokens, length = [np.arange(9, dtype=np.int32)], config.data.row_length
     by_context = config.sinks.traits.by_context
-    contexts = Contexts(np.arange(5, dtype=np.uint64), config.contexts.length) if by_context else None
+    letters = np.zeros((config.data.vocabulary_size, 7), np.uint32)
+    contexts = Contexts(np.arange(5, dtype=np.uint64), config.contexts.length, letters) if by_context else None
     more = {"opened": np.ones(1, bool), "contexts": contexts}
     (batch,) = document_loss.document_batches(tokens, np.ones((1, 2), np.uint32), length, 1, 4, **more)
     loss = document_loss._compiled.__wrapped__(given, no_change, None)

@@ -87,17 +87,19 @@ def test_what_a_plan_repeats_comes_on_top(folder):
     found, before = run_on(folder / "plain", **about), run_on(folder / "plain")
     tokens = found.tokens(found.mixture.repeated[0])
     rows = found.contexts.rows(tokens, 0, len(tokens) + 1, found.tokenizer.begin_of_text)
-    assert (rows[8:] != contexts.NONE).all()
+    inputs = np.append(found.tokenizer.begin_of_text, tokens)
+    about = np.arange(len(inputs)), found.config.contexts.length, found.contexts.letters
+    assert (rows[contexts.begins(inputs, *about) > 0] != contexts.NONE).all()
     assert len(before.contexts) < len(found.contexts) and np.isin(before.contexts.keys, found.contexts.keys).all()
 
 
 def test_another_search_is_refused(folder):
     with pytest.raises(InputError, match="contexts were not sought in .*none; run memsinks_jax.prepare"):
         run_on(folder / "none")
-    with pytest.raises(InputError, match="config.contexts.length is 8, but .*other was searched with 5"):
+    with pytest.raises(InputError, match="config.contexts.length is 6, but .*other was searched with 5"):
         run_on(folder / "other")
     for given, why in {
-        "length": "length is none of length=8",
+        "length": "length is none of length=6",
         "size=3": "size=3 is none",
         "times=1": "times is 1; it",
     }.items():

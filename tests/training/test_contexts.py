@@ -184,10 +184,10 @@ def test_a_resumed_run_keeps_its_contexts(tmp_path, monkeypatch):
         train_and_evaluate(config, folder, should_stop=lambda step: step == 2)
     whole = tmp_path / "whole"
     train_and_evaluate(config, whole)
-    (folder / "contexts.npz").rename(tmp_path / "contexts.npy")
+    (folder / "contexts.npz").rename(tmp_path / "contexts.npz")
     with pytest.raises(InputError, match="contexts.npz is missing or damaged"):
         train_and_evaluate(config, folder)
-    (tmp_path / "contexts.npz").rename(folder / "contexts.npy")
+    (tmp_path / "contexts.npz").rename(folder / "contexts.npz")
     monkeypatch.delattr("memsinks_jax.data.contexts.find")
     train_and_evaluate(config, folder)
     jax.tree.map(np.testing.assert_array_equal, open_run(folder).params, open_run(whole).params)
