@@ -266,7 +266,10 @@ class ContextsConfig:
     times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
     share: float = setting(0.9, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
     rate: float = setting(
-        0.3, "length of a sink's step, over the one that would take its loss to 0 if it were linear", above=0, highest=2
+        0.3, "length of a sink's step, over the one that would take its loss to 0 if it were linear", 0, highest=2
+    )
+    reads: int = setting(
+        0, "after so many reads of a document, what has a sink trains its sink alone; 0: it always trains all", 0
     )
     rows: int = setting(0, "the most sinks, of which the most frequent contexts have one; 0: as many as are needed", 0)
 

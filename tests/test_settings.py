@@ -82,6 +82,7 @@ PROGRAM = {
     "optimizer.base_multiple": (0.5, {}),
     "private.noise_multiplier": (0.5, {"sinks.kind": "none"}),
     "contexts.rate": (0.5, CONTEXT),
+    "contexts.reads": (1, CONTEXT),
     "contexts.rows": (512, CONTEXT),
     "training.spike_sigma": (3.0, {}),
     "training.spike_window": (64, {"training.spike_sigma": 3.0}),

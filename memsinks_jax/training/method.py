@@ -18,6 +18,7 @@ from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
 
 OF_CONTEXTS = "of_contexts"  # among the gradients: the loss at each context, summed as the gradients are
+_SINKS_ALONE = 2.0**-16  # scales a loss for shared weights; Polyak's step does not depend on it
 _LEAST_SQUARE = 1e-30  # of a gradient's norm: rows that no position has have gradients of 0, and steps of 0
 LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
 
@@ -108,10 +109,19 @@ class ByContext(Method):
     def interventions(self, batch, step, seed):
         return {"contexts": batch["contexts"]}
 
+    def slowing(self, batch):
+        if not self.config.contexts.reads:
+            return None, None
+        later_BN = encounters(batch) > self.config.contexts.reads
+        return jnp.where((batch["contexts"] < sinks.NONE) & by_position(later_BN, batch), _SINKS_ALONE, 1.0), None
+
     def gradients(self, losses, params, batch, tokens, step, seed):
+        learning_BT, _ = self.slowing(batch)
+
         def mean(params: dict) -> tuple[jax.Array, jax.Array]:
             losses_BT = losses(params, batch)
-            return losses_BT.sum() / tokens, jax.lax.stop_gradient(losses_BT) / tokens
+            scaled_BT = losses_BT if learning_BT is None else learning_BT * losses_BT  # as its gradient is
+            return losses_BT.sum() / tokens, jax.lax.stop_gradient(scaled_BT) / tokens
 
         (loss, losses_BT), gradients = jax.value_and_grad(mean, has_aux=True)(params)
         of_rows = jnp.zeros(len(params[CONTEXTS])).at[batch["contexts"]].add(losses_BT, mode="drop")

@@ -71,6 +71,21 @@ def test_the_shared_weights_begin_and_move_as_without_sinks_where_no_context_has
     assert metrics == plain_metrics
 
 
+def test_after_so_many_reads_what_has_a_sink_trains_its_sink_alone():
+    config, found = by_context(), {}
+    batch = dict(first_batches(config, 1)[0])
+    batch["contexts"] = np.arange(batch["contexts"].size, dtype=np.int32).reshape(batch["contexts"].shape)
+    config = with_fields(config, {"contexts.rows": batch["contexts"].size})
+    for reads, seen in ((0, 2), (2, 1), (2, 2)):
+        now = batch | {"seen": np.full_like(batch["seen"], seen)}
+        _, after, metrics = one_step(with_fields(config, {"contexts.reads": reads}), now)
+        found[reads, seen] = after[CONTEXTS], metrics["gradient_norm"]
+    for first, always in zip(found[2, 1], found[0, 2], strict=True):
+        np.testing.assert_array_equal(first, always)
+    np.testing.assert_allclose(found[2, 2][0], found[0, 2][0], rtol=1e-3, atol=1e-5)
+    assert found[2, 2][1] < 1e-4 * found[0, 2][1]
+
+
 @pytest.mark.parametrize(
     ("mesh", "microbatches"), [((8, 1, 1), 1), ((2, 4, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4)]
 )
