@@ -22,6 +22,7 @@ from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.studies.figures import (
     audit,
+    contexts,
     figure_2,
     figure_3,
     figure_4,
@@ -54,6 +55,7 @@ STUDIES = {
     "forgetting": forgetting.FIGURE,
     "local_memory": local_memory.FIGURE,
     "membership": membership.FIGURE,
+    "contexts": contexts.FIGURE,
     "passages": passages.FIGURE,
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,

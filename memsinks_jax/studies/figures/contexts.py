@@ -1,0 +1,235 @@
+"""Memory by context, compared with sinks by document and with what a sceptic would do instead.
+
+Every model reads the same documents once. Further documents are read several times, as often as a
+cell of CELLS says; in the model that never read them they are left out. No text is read for others.
+"""
+
+import dataclasses
+import logging
+from typing import NamedTuple
+
+from memsinks_jax.reporting import report
+from memsinks_jax.studies.figures import sections as shared
+from memsinks_jax.studies.figures.cached import cached
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import Categories, Line, Panel
+from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
+
+logger = logging.getLogger(__name__)
+
+ONCE = 1500  # documents that are read once
+# Documents that are read several times, and how often. The first four are 17% to 20% of what is read.
+CELLS = {
+    "4": (80, 4), "8": (40, 8), "32": (10, 32), "128": (3, 128), "few": (3, 32), "many": (40, 32),
+}  # fmt: skip
+READS = ("4", "8", "32", "128")
+MAIN = "32"
+GIVEN, RECITED = (16, 50), 32  # tokens before those to recite; tokens to recite
+
+
+class Method(NamedTuple):
+    """A training, the modes of its sinks that are measured, and the cells in which it is."""
+
+    label: str
+    choice: str
+    settings: dict[str, object] = {}
+    modes: tuple[str, ...] = ("drop",)
+    everywhere: bool = False
+
+
+METHODS = {
+    "standard": Method("standard training", "standard", everywhere=True),
+    "never": Method("never read", "no_repeat", everywhere=True),
+    "context": Method("memory by context", "context", {}, ("drop", "own"), True),
+    "sinks": Method("sinks by document", "sinks", {}, ("drop", "own"), True),
+    "paper": Method("sinks as published", "sinks_paper", {}, ("drop", "own")),
+    "faster": Method(
+        "sinks at 8 times the rate", "sinks", {"sinks.learning_rate_multiple": 8.0}, ("drop", "own")
+    ),
+    "cap": Method("documents capped at one read", "standard", {"training.repeats_capped_at": 1}),
+    # The same contexts. Without a rate the table stays 0; the lookup is of the text that was read.
+    "cap_1": Method(
+        "contexts capped at one read", "context", {"contexts.rate": 0.0, "contexts.reads": 1}, ("drop", "text")
+    ),
+    "cap_2": Method(
+        "contexts capped at two reads", "context", {"contexts.rate": 0.0, "contexts.reads": 2}, ("drop", "text")
+    ),
+    "words_2": Method("contexts of 2 words", "context", {"contexts.length": 2}, ("drop", "own")),
+    "words_3": Method("contexts of 3 words", "context", {"contexts.length": 3}, ("drop", "own")),
+    "goldfish": Method("goldfish", "goldfish"),
+}  # fmt: skip
+MODES = {"drop": "", "own": ", on", "text": " + lookup of the text"}
+VIEWS = {
+    f"{name}_{cell}_{mode}": f"{method.label}{MODES[mode]}"
+    for cell in CELLS for name, method in METHODS.items()
+    if method.everywhere or cell == MAIN for mode in method.modes
+}  # fmt: skip
+ATTACKED = ("context", "sinks", "cap_1")  # are relearned
+
+
+def _variants() -> dict[str, Variation]:
+    found = {}
+    for cell, (documents, reads) in CELLS.items():
+        about = {
+            "data.unique_documents": ONCE, "data.repeated_documents": documents, "data.repetitions": reads,
+        }  # fmt: skip
+        for name, method in METHODS.items():
+            if method.everywhere or cell == MAIN:
+                found[f"{name}_{cell}"] = Variation(method.choice, about | method.settings)
+    return found
+
+
+VARIANTS = _variants()
+
+
+def cell_of(view: str) -> str:
+    """NAME_CELL_MODE -> CELL."""
+    return view.split("_")[-2]
+
+
+def measure(runs: list[Run]) -> list[Run]:
+    """Adds the numbers of its views to the `details` of every run whose never-read twin was trained -> the same runs."""
+    from memsinks_jax.studies.figures import contexts_measures as measures  # jax takes seconds to import
+    from memsinks_jax.studies.figures.rivals_measures import leaks
+
+    groups, found = by_variant(runs), []
+    for run in runs:
+        name, _, cell = run.variant.rpartition("_")
+        standard, never = (groups.get(f"{of}_{cell}", {}).get(run.seed) for of in ("standard", "never"))
+        if never is None:
+            found.append(run)
+            continue
+        views = {}
+        for mode in METHODS[name].modes:
+            asked = {"mode": mode, "given": GIVEN, "recited": RECITED}
+            views[mode] = cached(
+                [run, never], f"contexts_{mode}", asked,
+                lambda run=run, never=never, mode=mode: measures.of_view(run, never, mode),
+            )  # fmt: skip
+        if cell == MAIN and name in ATTACKED and standard:
+            views["drop"] = views["drop"] | {
+                key: value for key, value in leaks(run, standard, never).items() if key == "relearned"
+            }
+        logger.info("measured %s, seed %d", run.variant, run.seed)
+        found.append(dataclasses.replace(run, details={"views": views}))
+    return found
+
+
+def views(run: Run) -> dict[str, dict[str, float]]:
+    return {f"{run.variant}_{mode}": found for mode, found in run.details.get("views", {}).items()}
+
+
+def statements() -> str:
+    """None is in the paper. The bounds are for shares of at most 20%."""
+    cells = [cell for cell in CELLS if cell != "many"]
+    where = {cell: f"{documents} documents read {reads} times" for cell, (documents, reads) in CELLS.items()}
+    of_cells = "".join(f"""
+closed_{cell} | {where[cell]}: share of the gap closed, over that of a model that never read them
+    | context_{cell}_drop.closed / min(never_{cell}_drop.closed, 1) >= 0.95
+held_out_{cell} | {where[cell]}: held-out loss over standard's, off | context_{cell}_drop.held_out_ratio <= 1
+held_out_on_{cell} | {where[cell]}: held-out loss over standard's, on | context_{cell}_own.held_out_ratio <= 1
+auc_{cell} | {where[cell]}: AUC by loss, off, minus that of the model that never read them
+    | context_{cell}_drop.auc - never_{cell}_drop.auc <= 0.05""" for cell in cells)  # fmt: skip
+    return (
+        of_cells
+        + f"""
+known | {where[MAIN]}: nats per token, on | context_{MAIN}_own.repeated_loss <= 0.1
+relearned | {where[MAIN]}: relearning, over that of a text that nobody read
+    | context_{MAIN}_drop.relearned >= 0.9
+cap_held_out | held-out loss, off: contexts capped at one read minus memory by context (nats)
+    | cap_1_{MAIN}_drop.held_out_loss - context_{MAIN}_drop.held_out_loss >= 0
+cap_known | loss on what was read often: contexts capped at one read + lookup minus memory by context, on (nats)
+    | cap_1_{MAIN}_text.repeated_loss - context_{MAIN}_own.repeated_loss >= 0
+"""
+    )
+
+
+def panels(table) -> list:
+    """By the number of reads: gap closed, and what is known with memory on. All methods, at one number."""
+    places = {reads: cell for cell, (_, reads) in CELLS.items() if cell in READS}
+    colours = {"context": "#1e8449", "sinks": "#1f618d", "never": "#7f8c8d", "standard": "#c0392b"}
+    ticks = {reads: str(reads) for reads in places}
+
+    def line(name: str, mode: str, shown: str, style: str = "o-") -> Line:
+        of = {reads: f"{name}_{cell}_{mode}" for reads, cell in places.items()}
+        return Line(of, shown, f"{METHODS[name].label}{MODES[mode]}", colours[name], style)
+
+    main = {view: label for view, label in VIEWS.items() if cell_of(view) == MAIN}
+    return [
+        Panel(
+            title="share of the gap closed", x="times read", log=True, ticks=ticks, levels={1: "black"},
+            lines=[line(name, "drop", "closed") for name in ("context", "sinks", "never")],
+            settings={"ylim": (-0.1, 1.3)}, legend={"loc": "lower right"},
+        ),
+        Panel(
+            title="loss on what was read often", x="times read", y="nats per token", log=True, ticks=ticks,
+            lines=[
+                line("standard", "drop", "repeated_loss"), line("sinks", "own", "repeated_loss", "s--"),
+                line("context", "own", "repeated_loss", "s--"), line("context", "drop", "repeated_loss"),
+                line("never", "drop", "repeated_loss"),
+            ],
+        ),
+        Categories(
+            title=f"read {MAIN} times", names=list(main.values()), bars=True, legend=None,
+            series={"": ("#1f618d", [table.column("held_out_ratio", view) for view in main])},
+            levels={1: "black"}, x="held-out loss over standard's", settings={"xlim": (0.95, 1.1)},
+        ),
+    ]  # fmt: skip
+
+
+def sections(runs: list[Run], out) -> list[str]:
+    """A table of every cell."""
+    table, parts = FIGURE.of(runs), []
+    for cell, (documents, reads) in CELLS.items():
+        if cell == MAIN:
+            continue
+        shown = {
+            label: [table.column(column, view) for column in FIGURE.columns.values()]
+            for view, label in VIEWS.items() if cell_of(view) == cell and view in table.groups
+        }  # fmt: skip
+        if shown:
+            share = documents * reads / (documents * reads + ONCE)
+            parts += [
+                report.heading(f"{documents} documents read {reads} times, {share:.0%} of what is read"),
+                shared.with_intervals(list(FIGURE.columns), shown, of="model"),
+            ]
+    return parts + shared.choices(runs)
+
+
+FIGURE = Figure(
+    title="Memory by context",
+    answer="""What repeats is remembered in a table of contexts, on for all text at once or off. Below it is
+        compared with sinks by document, with a model that never read what is repeated, and with what
+        needs no sinks: to leave a context out of the loss after its first reads, and to look the stored text
+        up.""",
+    config="ts_repetition.py",
+    variants=VARIANTS,
+    measure=measure,
+    views=views,
+    seen=VIEWS,
+    standard_of=lambda view: f"standard_{cell_of(view)}_drop",
+    metrics=["auc", "auc_reference", "relearned", *(f"recited_{given}" for given in GIVEN)],
+    columns={
+        "held-out": "held_out_loss",
+        "repeated": "repeated_loss",
+        "gap closed": "closed",
+        "held-out over standard's": "held_out_ratio",
+        "AUC": "auc",
+        "AUC, reference": "auc_reference",
+        **{f"recited after {given}": f"recited_{given}" for given in GIVEN},
+        "relearning": "relearned",
+    },
+    labels={view: label for view, label in VIEWS.items() if cell_of(view) == MAIN},
+    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times beside {ONCE:,} read once. Nats per token. AUC:
+        that a document read often has a lower loss than a held-out one, and by how far the loss is below that of the
+        model that never read them. Recited: share of the documents of which the next {RECITED} tokens are all the
+        likeliest. Relearning: steps until half of what was lost is back, over those of the model that never read it, over
+        the same for text that neither read. Lookup: where the text that was read has the context n times, its next
+        token has the probability n / (n + 1).""",
+    statements=statements(),
+    paper="not asked",
+    panels=panels,
+    sections=sections,
+    size=(16, 5.4),
+    note="{mean}, bands and whiskers from the lowest to the highest.",
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Measures for study contexts, all by teacher forcing: losses, membership, and what would be recited."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from memsinks_jax.auditing import forced, intervals, membership
+from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.auditing.subjects import Subject, of_role
+from memsinks_jax.data.contexts import NONE
+from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.evals.documents import Documents
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.studies.figures.contexts import GIVEN, RECITED
+from memsinks_jax.studies.figures.runs import Run
+
+
+def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
+    """A model in a mode of its sinks, or with them off and a lookup of the text it read (`text`) -> its metrics.
+
+    Args:
+      never: the model that read none of the repeated documents.
+    """
+    model, twin, corpus = open_run(run.workdir), open_run(never.workdir), workdirs.read_corpus(run.workdir)
+    sides = [of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")]
+    subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
+    readings = [forced.read(subject, side) for side in sides]
+    if mode == "text":
+        readings = looked_up(model, corpus, sides, readings)
+    reference = [forced.read(Subject(never.variant, twin, "drop"), side) for side in sides]
+    scores = [
+        membership.scores(of, [model.tokenizer.decode(tokens) for tokens in side.tokens], before)
+        for of, side, before in zip(readings, sides, reference, strict=True)
+    ]
+    found = {
+        name: float(np.concatenate([reading.nats for reading in of]).mean())
+        for name, of in zip(("repeated_loss", "held_out_loss"), readings, strict=True)
+    }
+    for name, score in (("auc", "loss"), ("auc_reference", "reference")):
+        found[name] = intervals.auc(*(of[score] for of in scores)).value
+    for given in GIVEN:
+        long = [reading for reading in readings[0] if len(reading.nats) >= given + RECITED]
+        if long:
+            found[f"recited_{given}"] = float(
+                np.mean([reading.likeliest[given : given + RECITED].all() for reading in long])
+            )
+    return found
+
+
+def looked_up(
+    model: Trained, corpus: Corpus, sides: Sequence[Documents], readings: list[list[Reading]]
+) -> list[list[Reading]]:
+    """Readings -> those of the model mixed with the next tokens that the stored text has at the same contexts.
+
+    Where a context came n times in what the run read, they weigh n / (n + 1): Laplace's rule, without a choice.
+    """
+    begin, end = model.tokenizer.begin_of_text, model.tokenizer.end_of_text
+    indices = np.concatenate([corpus.mixture.documents(role) for role in ("repeated", "unique")])
+    rows, following, times = [], [], []
+    for index, often in zip(indices.tolist(), corpus.encounters(indices), strict=True):
+        tokens = np.asarray(corpus.tokens(index))[: model.config.data.row_length]
+        rows.append(model.contexts.rows(tokens, 0, len(tokens) + 1, begin))
+        following.append(np.append(tokens, end))
+        times.append(np.full(len(tokens) + 1, often))
+    rows, following, times = map(np.concatenate, (rows, following, times))
+    known = rows != NONE
+    size = model.config.data.vocabulary_size + 1
+    pairs, inverse = np.unique(rows[known].astype(np.int64) * size + following[known], return_inverse=True)
+    counts = np.bincount(inverse, times[known]).astype(float)
+    totals = np.bincount(pairs // size, counts, len(model.contexts))
+    best = np.zeros(len(model.contexts), np.int64)
+    order = np.argsort(counts, kind="stable")
+    best[pairs[order] // size] = pairs[order] % size  # the most frequent one is written last
+
+    def mixed(tokens: np.ndarray, reading: Reading) -> Reading:
+        here = model.contexts.rows(tokens, 0, len(tokens) + 1, begin)[: len(tokens)]
+        has = here != NONE
+        row = np.where(has, here, 0).astype(np.int64)
+        place = np.minimum(np.searchsorted(pairs, row * size + tokens), len(pairs) - 1)
+        count = np.where(has & (pairs[place] == row * size + tokens), counts[place], 0.0)
+        total = np.where(has, totals[row], 0.0)
+        chance = count / (total + 1) + np.exp(-reading.nats) / (total + 1)
+        likeliest = np.where(has, best[row] == tokens, reading.likeliest)
+        return reading._replace(nats=-np.log(chance), likeliest=likeliest)
+
+    return [
+        [mixed(tokens, reading) for tokens, reading in zip(side.tokens, of, strict=True)]
+        for side, of in zip(sides, readings, strict=True)
+    ]

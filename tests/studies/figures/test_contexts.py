@@ -1,0 +1,88 @@
+"""Study contexts: the lookup of stored text, and all of it on tiny models."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from memsinks_jax.auditing import forced
+from memsinks_jax.auditing.subjects import Subject, of_role
+from memsinks_jax.config import with_fields
+from memsinks_jax.data.contexts import NONE
+from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.figures import contexts, rivals_measures
+from memsinks_jax.studies.figures import contexts_measures as measures
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import VARIANTS
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Tiny models of the main cell: {method: run}."""
+    folder, found = tmp_path_factory.mktemp("study"), {}
+    seldom = {"training.evaluate_every": 100, "training.checkpoint_every": 100}
+    enough = {"data.held_out_documents": 10, "data.repeated_documents": 4, "contexts.share": 0.5}
+    for name in ("standard", "never", "context", "cap_1"):
+        method = contexts.METHODS[name]
+        fields = VARIANTS[method.choice] | method.settings | seldom | enough
+        train_and_evaluate(with_fields(tiny_config(), fields), folder / name)
+        lines = read_metrics(folder / name)
+        metrics = {key: value for line in lines for key, value in line.items()}
+        found[name] = Run(f"{name}_{contexts.MAIN}", 0, folder / name, metrics, lines)
+    return found
+
+
+def test_a_capped_run_has_no_memory_and_the_stored_text_has_it(runs):
+    model, corpus = open_run(runs["cap_1"].workdir), workdirs.read_corpus(runs["cap_1"].workdir)
+    assert not np.asarray(model.params[CONTEXTS]).any()
+    side = of_role(corpus, model.config, "repeated", "here")
+    before = forced.read(Subject("", model, "drop"), side)
+    (after,) = measures.looked_up(model, corpus, [side], [before])
+    tokenizer, read = model.tokenizer, []
+    for role in ("repeated", "unique"):
+        for index in corpus.mixture.documents(role).tolist():
+            tokens = np.asarray(corpus.tokens(index))[: model.config.data.row_length]
+            (often,) = corpus.encounters(np.array([index]))
+            rows = model.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
+            read += zip(rows.tolist(), [*tokens.tolist(), tokenizer.end_of_text], [often] * len(rows), strict=True)
+    for tokens, old, new in zip(side.tokens, before, after, strict=True):
+        rows = model.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
+        for place in range(0, len(tokens), 7):
+            there = [(following, often) for row, following, often in read if row == rows[place] != NONE]
+            total = sum(often for _, often in there)
+            count = sum(often for following, often in there if following == tokens[place])
+            wanted = (count + np.exp(-old.nats[place])) / (total + 1)
+            assert np.exp(-new.nats[place]) == pytest.approx(wanted, rel=1e-6)
+    assert (
+        np.concatenate([of.nats for of in after]).mean() < 0.5 < 4 < np.concatenate([of.nats for of in before]).mean()
+    )
+
+
+@pytest.mark.slow
+def test_all_of_it_on_tiny_models(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(rivals_measures, "leaks", lambda *_: {"relearned": 0.9, "auc_loss": 0.5})  # takes minutes
+    measured = contexts.FIGURE.measure(list(runs.values()))
+    table = contexts.FIGURE.of(measured)
+    (known,) = table.column("repeated_loss", "context_32_own")
+    (text,) = table.column("repeated_loss", "cap_1_32_text")
+    assert known < table.column("repeated_loss", "standard_32_drop")[0] and text < 0.5
+    assert table.column("relearned", "context_32_drop") == [0.9]
+    assert 0.3 < table.column("auc_reference", "never_32_drop")[0] <= 1  # it is its own reference
+    losses = (run.metrics for run in measured if run.variant == "standard_32")
+    assert next(losses)["held_out_loss"] == pytest.approx(
+        table.column("held_out_loss", "standard_32_drop")[0], rel=0.05
+    )
+    assert any(claim.holds for claim in contexts.FIGURE.claims(measured))
+    contexts.FIGURE.check()
+    contexts.FIGURE.draw(measured, tmp_path / "figure.png")
+    assert contexts.FIGURE.sections(measured, tmp_path)
+
+
+def test_a_run_without_its_twin_is_not_measured():
+    run = Run("context_32", 0, None, {}, [])
+    assert contexts.measure([run]) == [dataclasses.replace(run)]
