@@ -210,9 +210,6 @@ class SinksConfig:
         0,
     )
     slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
-    common_every: int = setting(
-        0, "every N-th encounter after slows_at trains common text only (prepare --common_at); 0: none", 0
-    )
     passages_at: int = setting(
         0,
         "passages (prepare --passages) have sinks of their own; if one is in c > N documents, its gradient of all other "
@@ -454,11 +451,6 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
-    if config.sinks.passages_at and config.sinks.common_every:
-        raise InputError(
-            "config.sinks.passages_at gives common text sinks of its own, config.sinks.common_every trains it without any; "
-            "set one of them to 0"
-        )
     if config.sinks.traits.by_context and config.private.noise_multiplier:
         raise InputError(
             "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context gives sinks steps of their "

@@ -287,8 +287,6 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     """
     if "places" in batch and sinks.opens_at > 1:
         return (encounters(batch) >= sinks.opens_at) | (batch["places"] > 0)
-    if "common" in batch:  # encounters that train common text alone
-        return (encounters(batch) >= sinks.opens_at) & ~batch["common"]
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 

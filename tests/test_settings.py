@@ -28,7 +28,6 @@ PROGRAM = {
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
-    "sinks.common_every": (2, {}),
     "sinks.passages_at": (2, {}),
     "sinks.shared_fraction": (0.75, {}),
     "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
@@ -229,7 +228,7 @@ def of_one_program(besides):
 @pytest.mark.parametrize(
     "besides",
     [
-        {"sinks.slows_at": 1, "sinks.common_every": 2, "monitor.every": 2, "training.spike_sigma": 3.0},
+        {"sinks.slows_at": 1, "monitor.every": 2, "training.spike_sigma": 3.0},
         {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40, "compute.attention": "xla"},
         {"sinks.kind": "sgtm", "sgtm.undiscovered": 0.5, "model.family": "llama"},
         {"sinks.kind": "none", "private.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},

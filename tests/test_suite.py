@@ -50,7 +50,6 @@ KINDS = {
         "sinks.attention_fraction": 0.5,
         "sinks.learning_rate_multiple": 2.0,
     },
-    "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "passages": FLOYD | {"sinks.passages_at": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "groups": {
         "sinks.sampling": "disjoint",
@@ -83,7 +82,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
-    """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text and finds as a passage."""
+    """Stories in a prepared corpus. All end in one sentence, which `prepare` finds as a passage."""
     folder = tmp_path_factory.mktemp("marked")
     drawn = [stories.story(1, index).text for index in range(24)]
     lines = [json.dumps({"text": f"{text} {drawn[-1][:60]}", "teller": f"{n}"}) for n, text in enumerate(drawn[:-1])]
@@ -92,8 +91,8 @@ def marked(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(
-            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
-            passages=8, near_duplicates="none", group_field="teller",
+            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", passages=8,
+            near_duplicates="none", group_field="teller",
         )  # fmt: skip
     return folder / "out"
 
@@ -117,7 +116,7 @@ def runs(marked, tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("suite"), {}
     for number, (kind, fields) in enumerate(KINDS.items()):
         config = with_fields(tiny_config(), small | seldom | fields)
-        if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
+        if config.sinks.passages_at or config.sinks.by_group:
             config = with_fields(config, {"data.files": str(marked)})
         found[kind] = config, folder / str(number)
         (folder / str(number)).mkdir()

@@ -19,7 +19,7 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
 from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.packing import Rows, answering, has_passages, reads_whole, trains_common
+from memsinks_jax.data.packing import Rows, answering, has_passages, reads_whole
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
 from memsinks_jax.data.table import Listed, Passages, Table
@@ -158,12 +158,10 @@ def load_corpus(
       before: those of the model that the run starts from, which keep theirs.
     Raises:
       InputError: unreadable files, too few documents or tokens for the plan, a document without tokens, a tokenizer
-        with more pieces than the model has embeddings, a corpus without marks of common text that the config asks for.
+        with more pieces than the model has embeddings.
     """
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)
-    if trains_common(config.sinks):
-        _check_prepared(sources, config, "common_ngram", "common_every", "common text is not marked", "common_at=3")
     if has_passages(config.sinks):
         _check_prepared(sources, config, "has_passages", "passages_at", "no passages were sought", "passages=50")
     name = config.data.tokenizer or (f"of {config.data.files}" if is_prepared(config.data.files) else "of the run")

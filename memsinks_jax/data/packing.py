@@ -2,15 +2,14 @@
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish or
-                                           `common` excludes it
+  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish
+                                           excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
   seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
-  common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
   contexts (T,) int32                      the row of the context of every position, contexts.NONE for none; with sinks
                                            by context
   owner_...                                whose sinks a position has; if `has_passages`, see `owners`
@@ -66,15 +65,6 @@ def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
 def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarray:
     """Which documents, by their `answers`, have anything that counts in a row that truncates them -> bool (documents,)."""
     return np.array([of is None or of[0, 0] < row_length for of in answers], bool)
-
-
-def trains_common(sinks: SinksConfig) -> bool:
-    """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed.
-
-    No other token of the document is an input or a target, so nothing that only its source contains is learned from such
-    an encounter.
-    """
-    return sinks.traits.owned and bool(sinks.slows_at and sinks.common_every)
 
 
 def has_passages(sinks: SinksConfig) -> bool:
@@ -355,12 +345,9 @@ class Rows:
 
     def _documents_opened(self, number: int) -> np.ndarray:
         # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
-        at = self._config.sinks.opens_at
-        opening = next(
-            (n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None
-        )
+        opening = self._config.sinks.opens_at
         keys, records = self._epochs.returning()
-        if opening is None or not len(keys) or not number:
+        if not len(keys) or not number:
             return keys[:0]
         epoch, found = self._cached_epochs
         if not epoch or number < self._rows_of(epoch):
@@ -557,33 +544,15 @@ class Rows:
             )
             for record, start, stop in parts
         ]  # fmt: skip
-        of_documents = {"repeated": repeated, "seen": seen}
-        if trains_common(self._config.sinks):
-            of_documents["common"] = self._trains_common(seen - epoch + 1)
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
-            self._data.across_documents, stretches, self._contexts, **of_documents,
+            self._data.across_documents, stretches, self._contexts, repeated=repeated, seen=seen,
         )  # fmt: skip
         row["epoch"] = np.int32(epoch)
         if self._config.goldfish.every and pieces:
             unmasked = np.concatenate([self._unmasked(piece) for piece in pieces])
             row["weights"][: len(unmasked)] *= unmasked
-        for segment in np.flatnonzero(of_documents.get("common", ())).tolist():
-            self._leave_common(row, segment + 1, *parts[segment])
         return row
-
-    def _leave_common(self, row: dict[str, np.ndarray], segment: int, record: int, start: int, stop: int) -> None:
-        """Leaves only common n-grams of a document in its segment of a row: other tokens neither count nor are read."""
-        there = row["segments"] == segment
-        ends, within = self._table.common(record)
-        row["weights"][there] *= ends[start:stop]
-        readable = np.append(True, within)[start:stop]  # the input at a target is the token before it
-        row["inputs"][there] = np.where(readable, row["inputs"][there], PADDING)
-
-    def _trains_common(self, encounters: np.ndarray) -> np.ndarray:
-        """Which encounters, numbered as `sinks.encounters` does, train common text alone -> bool (n,)."""
-        settings = self._config.sinks
-        return (encounters > settings.slows_at) & (encounters % settings.common_every == 0)
 
     def _unmasked(self, piece: Piece) -> np.ndarray:
         closes = piece.around[1] if piece.around else self._end_of_text

@@ -7,7 +7,6 @@ A record is a document as it was written; exact copies are separate records. The
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
   columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
-  common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
 its own hash covers all of them.
@@ -264,7 +263,7 @@ class Prepared:
 
     def source(self, record: int) -> str:
         """The origin of a record: 'FILE:START-STOP', in bytes of text or numbers of records."""
-        *_, source, start, stop = _HEADER.unpack_from(self._record(self._readers, record))
+        *_, source, start, stop = _HEADER.unpack_from(self._record(record))
         return f"{self.manifest['sources'][source]['path']}:{start}-{stop}"
 
     def place(self, record: int) -> str:
@@ -281,7 +280,7 @@ class Prepared:
 
     def read(self, record: int) -> np.ndarray:
         """Tokens -> int32 (lengths[record],)."""
-        return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
+        return tokens_of(self._record(record), self._type).astype(np.int32)
 
     def answers(self, record: int) -> np.ndarray | None:
         """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens, and end of text, the
@@ -298,11 +297,6 @@ class Prepared:
         """The tokens that open and close a record with prompts; None: those of the tokenizer do."""
         closes = self.manifest["settings"].get("closes", self.manifest["end_of_text"])
         return (int(self.opens[record]), closes) if self.has_answers else None
-
-    @property
-    def common_ngram(self) -> int:
-        """Length of the n-grams of `common`; 0 if none were sought."""
-        return self.manifest["settings"].get("common_ngram", 0)
 
     @property
     def contexts(self) -> dict | None:
@@ -323,23 +317,14 @@ class Prepared:
         start, stop = (int(self.passage_ends[number]) if number >= 0 else 0 for number in (record - 1, record))
         return self.passages[start:stop]
 
-    def common(self, record: int) -> np.ndarray:
-        """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""
-        bits = np.frombuffer(self._record(self._common, record), np.uint8)
-        return np.unpackbits(bits, count=int(self.lengths[record]) + 1).astype(bool)
-
-    def _record(self, readers: "_Readers", record: int) -> bytes:
+    def _record(self, record: int) -> bytes:
         shard = bisect.bisect_right(self._offsets, record) - 1
         place = record - self._offsets[shard]
-        return readers[shard].read(place, place + 1)[0]
+        return self._readers[shard].read(place, place + 1)[0]
 
     @functools.cached_property
     def _readers(self) -> "_Readers":
         return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
-
-    @functools.cached_property
-    def _common(self) -> "_Readers":
-        return _Readers(self.folder / "common", [shard["documents"] for shard in self.manifest["shards"]])
 
     def __reduce__(self):
         return Prepared, (self.folder,)  # files are opened anew

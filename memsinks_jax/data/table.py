@@ -382,16 +382,6 @@ class Table:
         sources = (source for source in self.sources if source.has_answers)
         return sum(int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources)
 
-    def common(self, record: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which of its tokens end a common n-gram; which are in one -> bool (tokens + 1,) each, for end of text too.
-
-        Prepared corpora only.
-        """
-        source, number = self.home(record)
-        ends = source.common(number)
-        through = np.cumsum(np.concatenate([[0], ends, np.zeros(source.common_ngram - 1, bool)]))
-        return ends, through[source.common_ngram :] > through[: len(ends)]
-
     def passages(self, record: int) -> Passages:
         """Those that have sinks of their own there. Prepared corpora with passages only."""
         source, number = self.home(record)

@@ -37,10 +37,6 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         counts.append(
             ["tokens of answers", f"{summary['answer_tokens']:,} ({share:.1%}), which alone count in the loss"]
         )
-    if "common_tokens" in summary:
-        share = summary["common_tokens"] / (summary["tokens"] + summary["documents"])
-        which = f"in documents of {plan.settings['common_at']} ids or more"
-        counts.append(["tokens of common text", f"{summary['common_tokens']:,} ({share:.1%}), {which}"])
     if "contexts" in summary:
         share = summary["repeated_tokens"] / summary["tokens"]
         counts.append(["contexts of repeated text", f"{summary['contexts']:,}, of {share:.1%} of the tokens"])

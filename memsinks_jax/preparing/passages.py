@@ -17,7 +17,7 @@ that it ends:
   "This program is free software"                     218              121      70              40
   "The software is provided"                          254              104      30              18
 
-Eight stages sort on disk, as in `common_text`. A place is shard << 32 | number of the n-gram's last word token in the
+Eight stages sort on disk (sorted_files.py). A place is shard << 32 | number of the n-gram's last word token in the
 shard. Exact copies are one document, whose copies have the same passages. If documents have prompts, passages are of
 answers: no n-gram has a token of a prompt, and none goes on into one.
 """
@@ -37,10 +37,9 @@ from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.data.words import InWords, Words
 from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.columns import Column
-from memsinks_jax.preparing.common_text import shard_tokens
 from memsinks_jax.preparing.near_duplicates import connected, union
 from memsinks_jax.preparing.sorted_files import is_new, part_of
-from memsinks_jax.preparing.steps import answers_file
+from memsinks_jax.preparing.steps import answers_file, shard_tokens
 
 _SHOWN = 10  # longest and most frequent passages on the page
 _EXCERPT = 1000  # tokens
@@ -54,7 +53,7 @@ def stages(
     """{stage: its steps, and the number of its tasks}.
 
     Args:
-      kind: of the tokens in a shard. ranges: of hashes, see `common_text.tasks`. length: N.
+      kind: of the tokens in a shard. ranges: of hashes, see `sorted_files.tasks`. length: N.
     """
     work = out / "work"
     return {

@@ -10,6 +10,13 @@ import numpy as np
 
 from memsinks_jax.data.table import is_in
 
+_TASK_BYTES = 2**26  # of input per range of hashes: its n-grams take about 0.2 GiB, of C source
+
+
+def tasks(bytes_of_pieces: list[int]) -> int:
+    """The number of ranges of hashes. The size of a dataset of the hub is not known, so there is one per piece at least."""
+    return max(-(-sum(bytes_of_pieces) // _TASK_BYTES), len(bytes_of_pieces))
+
 
 def save(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
     order = np.argsort(keys, kind="stable")

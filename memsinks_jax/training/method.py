@@ -157,7 +157,7 @@ def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
     if settings.by_group:  # documents without a group are not slowed
         has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
         learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
-    return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
+    return learning_BN
 
 
 def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:

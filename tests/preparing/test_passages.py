@@ -23,7 +23,7 @@ from memsinks_jax.data.passages import passage_ids
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.table import SHORTEST_PASSAGE
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.preparing import common_text, inputs, passages, stages
+from memsinks_jax.preparing import inputs, passages, sorted_files, stages
 from memsinks_jax.preparing.prepare import prepare
 
 LENGTH = 12
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
         lines = "".join(rows[part * 16 : part * 16 + 16])
         (folder / f"{part}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common_text, "_TASK_BYTES", 2**12)
+        patch.setattr(sorted_files, "_TASK_BYTES", 2**12)
         patch.setattr(stages, "run_stage", in_this_process)
         for name, smallest, settings in (
             ("text", 0, {"passages": LENGTH}),
@@ -381,8 +381,6 @@ def test_passages_are_on_where_a_trained_model_knows_them(folder):
 def test_a_corpus_without_passages_is_refused(folder):
     with pytest.raises(InputError, match="no passages were sought in .*plain: run memsinks_jax.prepare --passages=50"):
         load_corpus(config_of(folder, **{"data.files": str(folder / "plain")}))
-    with pytest.raises(InputError, match="set one of them to 0"):
-        validate(config_of(folder, **{"sinks.common_every": 2}))
     with pytest.raises(InputError, match=r"disjoint.* config.sinks.passages_at is 2; set it to 0"):
         validate(config_of(folder, **{"sinks.sampling": "disjoint", "sinks.active": 4, "data.ids": "group"}))
 
