@@ -210,12 +210,6 @@ class SinksConfig:
         0,
     )
     slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
-    passages_at: int = setting(
-        0,
-        "passages (prepare --passages) have sinks of their own; if one is in c > N documents, its gradient of all other "
-        "weights is scaled by N / c; 0: no passages",
-        0,
-    )
     shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1)
     pool: int = setting(0, "sinks per MLP, instead of the rest of hidden; 0: that rest", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
@@ -524,7 +518,6 @@ def _validate_groups(config: Config, values: dict) -> None:
     if config.sinks.by_group:
         needed = {
             "data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0,
-            "sinks.passages_at": 0,
         }  # fmt: skip
         for name, value in needed.items():
             if values[name] != value:

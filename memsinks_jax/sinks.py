@@ -264,15 +264,6 @@ def document_sinks(
     return chosen.reshape(*identities.shape[:-1], active)
 
 
-def by_owner(batch: dict) -> dict:
-    """A batch in which every stretch with sinks of its own (data/packing.owners) takes the place of a document.
-
-    Without passages it is the batch itself. Attention separates documents, so it needs the batch itself, always.
-    """
-    owned = {name.removeprefix("owner_"): batch[name] for name in batch if name.startswith("owner_")}
-    return batch | owned if owned else batch
-
-
 def encounters(batch: dict) -> jax.Array:
     """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the first."""
     return batch["seen"] - batch["epoch"][:, None] + 1
@@ -282,11 +273,8 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     """Which documents of a batch have their sinks open -> bool (B, N); None if all have.
 
     At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
-    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return. A passage stands in
-    several documents, so its sinks are open wherever it is.
+    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
     """
-    if "places" in batch and sinks.opens_at > 1:
-        return (encounters(batch) >= sinks.opens_at) | (batch["places"] > 0)
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 
@@ -467,8 +455,7 @@ def interventions(
 
 def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> dict[str, Callable]:
     """The interventions of `interventions` for a batch of evals/document_loss."""
-    owned = by_owner(batch)
-    about = owned["identities"], seed, owned["segments"], owned["opened"]
+    about = batch["identities"], seed, batch["segments"], batch["opened"]
     return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
 
 

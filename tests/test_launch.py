@@ -102,7 +102,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "passages")
+        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu")
         if any(f"--figure={name}" in command for name in slow):
             continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
@@ -145,9 +145,6 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "--workdir=runs/context" in command and "memsinks_jax.forget" in command:  # of a document that is repeated
             line = json.loads((clone / "runs/context/documents.jsonl").read_text().splitlines()[0])
             command = command.replace("=ID", f"={line['id']}").replace("licence.txt", f"'{texts[line['index']]}'", 1)
-        if "--passage=ID" in command:
-            report = json.loads((clone / "corpora" / "passages" / "report.json").read_text())
-            command = command.replace("=ID", f"={report['most_frequent_passages'][0]['id']}")
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)

@@ -28,7 +28,6 @@ PROGRAM = {
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
-    "sinks.passages_at": (2, {}),
     "sinks.shared_fraction": (0.75, {}),
     "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
     "sgtm.undiscovered": (0.5, {"sinks.kind": "sgtm"}),

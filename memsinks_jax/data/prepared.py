@@ -6,7 +6,6 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 56 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
-  columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
 its own hash covers all of them.
@@ -132,20 +131,6 @@ def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tu
     } | (more if answers else {})
 
 
-# A passage of a record, see preparing/passages.py: its tokens are those from `start`, `length` of them.
-PASSAGE = np.dtype([("start", "<u4"), ("length", "<u4"), ("id", "<u8")])
-
-
-def passage_columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Further columns of a corpus with passages, as in `columns`."""
-    return {
-        "passage_ends": (np.dtype("<u8"), (records,)),
-        "passages": (PASSAGE, (None,)),
-        "passage_ids": (np.dtype("<u8"), (None,)),
-        "passage_places": (np.dtype("<u4"), (None,)),
-    }
-
-
 def context_columns() -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
     """Further columns of a corpus whose contexts were sought, as in `columns`."""
     return {"context_keys": (np.dtype("<u8"), (None,)), "context_counts": (np.dtype("<u4"), (None,))}
@@ -210,11 +195,6 @@ class Prepared:
     and, if `contexts` says how they were sought, for k of them:
       context_keys         (k,) uint64, ascending, see data/contexts.py
       context_counts       (k,) uint32, how often each comes in repeated text
-    and, if `has_passages`, for m of them with p ids:
-      passage_ends         (n,) uint64: those of record r end before passage_ends[r]
-      passages             (m,) PASSAGE, in order; adjacent ones do not overlap
-      passage_ids          (p,) uint64, ascending
-      passage_places       (p,) uint32: in how many different documents each stands
     Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
@@ -227,8 +207,7 @@ class Prepared:
                 raise ValueError("groups.json is no list of names")
             self.has_answers = has_answers(self.manifest["settings"])
             records = self.manifest["documents"]
-            more = passage_columns(records) if self.has_passages else {}
-            more |= context_columns() if self.contexts else {}
+            more = context_columns() if self.contexts else {}
             for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
@@ -302,20 +281,6 @@ class Prepared:
     def contexts(self) -> dict | None:
         """The fields of config.ContextsConfig by which contexts with sinks were sought; None if they were not."""
         return self.manifest["settings"].get("contexts")
-
-    @property
-    def passage_ngram(self) -> int:
-        """Least length of passages, in tokens; 0 if none were sought."""
-        return self.manifest["settings"].get("passages", 0)
-
-    @property
-    def has_passages(self) -> bool:
-        return self.passage_ngram > 0
-
-    def passages_of(self, record: int) -> np.ndarray:
-        """The passages of a record, PASSAGE (passages,)."""
-        start, stop = (int(self.passage_ends[number]) if number >= 0 else 0 for number in (record - 1, record))
-        return self.passages[start:stop]
 
     def _record(self, record: int) -> bytes:
         shard = bisect.bisect_right(self._offsets, record) - 1

@@ -16,7 +16,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import contexts, page, passages, sorted_files
+from memsinks_jax.preparing import contexts, page, sorted_files
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -72,10 +72,6 @@ def finish(
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
     if has_answers:
         summary["answer_tokens"] = answered
-    found = None
-    if "passages" in plan.settings:
-        found = passages.write_columns(out, len(shards), sorted_files.tasks(plan.bytes_of_pieces()))
-        summary |= {"passages": found.passages, "passage_tokens": found.tokens}
     of_contexts = {}
     if "contexts" in plan.settings:
         of_contexts, numbers = contexts.write_columns(out, sorted_files.tasks(plan.bytes_of_pieces()))
@@ -90,14 +86,12 @@ def finish(
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
         "shards": shards,
-        "columns": written.hashes | (found.hashes if found else {}) | of_contexts,
+        "columns": written.hashes | of_contexts,
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
     corpus = prepared.Prepared(out)
     summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
-    for name in ("longest", "most_frequent") if found else ():
-        summary[f"{name}_passages"] = passages.shown(corpus, offsets, getattr(found, name))
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
-    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "passages": 0, "contexts": "",
+    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "contexts": "",
     "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "", "messages_field": "", "template": "",
 }  # fmt: skip
 
@@ -107,7 +107,7 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
             )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     settings["contexts"] = _of_contexts(settings["contexts"])
-    optional = {"passages", "contexts", "end_of_text", "prompt_field", "messages_field", "template"}
+    optional = {"contexts", "end_of_text", "prompt_field", "messages_field", "template"}
     off = {name for name in optional if not settings[name]}
     return {name: value for name, value in settings.items() if name not in off}
 
@@ -136,7 +136,7 @@ def _of_contexts(given: str) -> dict:
 
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import contexts, near_duplicates, passages, sorted_files, steps
+    from memsinks_jax.preparing import contexts, near_duplicates, sorted_files, steps
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.stages import Watch, run_stage
 
@@ -151,10 +151,8 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         tokenise.append(near_duplicates.Signatures(work / "signatures", config))
         stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
-    kind, ranges = prepared.token_type(tokenizer.vocabulary_size), sorted_files.tasks(plan.bytes_of_pieces())
-    if length := plan.settings.get("passages"):
-        stages |= passages.stages(out, tokenizer.file_name, kind, pieces, ranges, length)
     if "contexts" in plan.settings:
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), sorted_files.tasks(plan.bytes_of_pieces())
         around = tokenizer.begin_of_text, plan.settings.get("closes", tokenizer.end_of_text)
         stages |= contexts.stages(out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"]))
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}

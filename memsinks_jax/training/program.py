@@ -7,7 +7,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import has_passages, owners_per_row
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
@@ -47,12 +46,6 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     platform = mesh.devices.flat[0].platform
     for name, kind in {"repeated": np.bool_, "seen": np.int32}.items():
         batch[name] = jax.ShapeDtypeStruct((size, documents_per_row), kind, sharding=rows)
-    if has_passages(config.sinks):
-        owners = owners_per_row(config.data.rows, length, documents_per_row)
-        shapes = {"segments": (length,), "identities": (owners, 2), "places": (owners,), "seen": (owners,)}
-        for name, shape in shapes.items():
-            kind = np.uint32 if name == "identities" else np.int32
-            batch[f"owner_{name}"] = jax.ShapeDtypeStruct((size, *shape), kind, sharding=rows)
     batch["epoch"] = jax.ShapeDtypeStruct((size,), np.int32, sharding=rows)
     step = jax.jit(
         make_train_step(config, steps, platform),
