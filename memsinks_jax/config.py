@@ -224,15 +224,6 @@ class SinksConfig:
     )
     per_layer: bool = setting(False, "draw in each layer; if off, a document has the same sinks in all layers")
     sparse: bool = setting(False, "compute and update only sinks that are on; needs sampling=floyd or disjoint")
-    others: int = setting(
-        0, "sinks of up to N groups of a batch also learn to add nothing to the text of other groups; 0: none", 0
-    )
-    others_weight: float = setting(
-        0.1,
-        "weight of that loss: squared norm of what they add over the squared norm of the MLP's output, mean over positions",
-        above=0,
-    )
-    others_on: float = setting(0.0, "fraction of the rows computed with what `others` add, as a constant", 0, 1)
     attention_fraction: float = setting(0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1)
     learning_rate_multiple: float = setting(1.0, "factor of the learning rate of the sinks' weights", above=0)
 
@@ -529,10 +520,6 @@ def _validate_groups(config: Config, values: dict) -> None:
             raise InputError(
                 "config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16"
             )
-    if config.sinks.others and config.sinks.traits.exist and not config.sinks.by_group:
-        raise InputError(
-            "config.sinks.others needs groups that share no sinks; set config.sinks.sampling=disjoint, or others to 0"
-        )
 
 
 def with_fields(config: Config, values: dict) -> Config:

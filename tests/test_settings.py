@@ -17,9 +17,6 @@ from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
-DISJOINT = {
-    "sinks.sampling": "disjoint", "sinks.active": 4, "sinks.sparse": True, "sinks.pool": 16, "data.ids": "group",
-}  # fmt: skip
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
 PROGRAM = {
@@ -39,9 +36,6 @@ PROGRAM = {
     "sinks.sparse": (True, {"sinks.sampling": "floyd"}),
     "sinks.attention_fraction": (0.5, {}),
     "sinks.learning_rate_multiple": (3.0, {}),
-    "sinks.others": (2, DISJOINT),
-    "sinks.others_weight": (1.0, DISJOINT | {"sinks.others": 2}),
-    "sinks.others_on": (0.5, DISJOINT | {"sinks.others": 2}),
     "model.family": ("llama", {}),
     "model.layers": (3, {}),
     "model.d_model": (32, {}),

@@ -55,8 +55,6 @@ KINDS = {
         "sinks.sparse": True,
         "sinks.active": 4,
         "sinks.shared_fraction": 1.0,
-        "sinks.others": 2,
-        "sinks.others_on": 0.5,
         "optimizer.base_multiple": 0.5,
         "data.ids": "group",
         "data.unique_documents": -1,

@@ -82,10 +82,7 @@ class ByDocument(Method):
         if sinks.is_sparse(settings) and settings.slows_at:
             scale_BN = 1 / documents_learning(batch, settings)
         of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
-        found = sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
-        if settings.others:
-            found["others"] = sinks.others(batch, step, seed, self.parts["mlp"].sinks, self.config)
-        return found
+        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
 
     def slowing(self, batch):
         settings = self.config.sinks
