@@ -64,10 +64,9 @@ def explore(
       {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
       {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per
       token]]}, "documents": [{"group", "id", "times", "length", "opening": tokens before its answer, "tokens": [places in
-      texts], "loss": {view: nats per token},
-      "read": {view: {"nats": thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
-      "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own":
-      of `own_sinks`, "carried": of `carried`}]}.
+      texts], "loss": {view: nats per token}, "read": {view: {"nats": thousandths, "rank", "guess": places in texts}},
+      "written": {view: {prefix: places in texts}}, "over": {view: [thousandths of nats of each token, a list a checkpoint]},
+      "loss_over": {view: [nats per token]}, "own": of `own_sinks`, "carried": of `carried`}]}.
     Raises:
       InputError: models or documents that cannot be compared.
     """

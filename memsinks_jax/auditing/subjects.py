@@ -150,8 +150,8 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | N
             with_canary(config, i, t, corpus.tokenizer) if own else t
             for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
-    about = corpus.identities(indices), encounters, None, corpus.answers(indices), corpus.around(indices)
-    found = Documents(tokens, *about)
+    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
+    found = Documents(tokens, corpus.identities(indices), encounters, **about)
     return _cut(found, room, f"{role} documents")
 
 

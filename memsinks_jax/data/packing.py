@@ -239,8 +239,6 @@ class Rows:
         one call to the next: a byte for each.
         """
         number = min(number, self.end)
-        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
-        opening = self._config.sinks.opens_at
         keys, records = self._epochs.returning()
         if not len(keys) or not number:
             return keys[:0]
@@ -248,12 +246,14 @@ class Rows:
         if not epoch or number < self._rows_of(epoch):
             epoch, found = 0, np.zeros(len(keys), bool)
         while self._rows_of(epoch + 1) <= number:
-            epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records, opening)
+            epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records)
         self._cached_epochs = epoch, found
-        return keys[found | self._open_in(epoch, number, keys, records, opening)]
+        return keys[found | self._open_in(epoch, number, keys, records)]
 
-    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray, opening: int) -> np.ndarray:
-        """Which ids have come to their encounter `opening` in an epoch, within the first `number` rows."""
+    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Which ids have come to the encounter that opens them in an epoch, within the first `number` rows."""
+        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
+        opening = self._config.sinks.opens_at
         full, found = self._rows_of(epoch + 1), np.zeros(len(keys), bool)
         for end in (full - len(self._scheduled), full):  # an epoch ends before or after scheduled documents
             end = max(min(end, number), 1)
@@ -387,7 +387,7 @@ class Rows:
         own = self._table.identities(record)
         if (identity == own).all():
             seen += self._scheduled_counts(period, place, own)
-            if self._data.ids not in ("content", "index"):  # else a scheduled document is not among the shuffled ones
+            if self._data.ids != "content":  # else a scheduled document is not among the shuffled ones
                 seen += self._shuffled_counts(number, as_numbers(own), record)
         pieces = np.array([start]), np.array([stop])
         return self._row(record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows)

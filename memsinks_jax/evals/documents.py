@@ -58,6 +58,5 @@ class Documents(NamedTuple):
         size = size or rows_at_once(config, placement.mesh_of(run.params))
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
-        more = {"begin_of_text": tokenizer.begin_of_text, "answers": self.answers, "around": self.around}
-        more |= {"contexts": run.contexts}
-        return document_batches(*about, opened=self.opened_in(run), **more)
+        more = {"answers": self.answers, "around": self.around, "contexts": run.contexts}
+        return document_batches(*about, opened=self.opened_in(run), begin_of_text=tokenizer.begin_of_text, **more)

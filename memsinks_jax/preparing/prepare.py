@@ -81,7 +81,7 @@ def prepare(
 
 
 def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) -> dict:
-    """The settings, checked, without those that are off: so the manifest of an older version, which lacks them, is equal."""
+    """The settings, checked, without those that are off."""
     from memsinks_jax.preparing.answers import CHAT, check_template
 
     if not settings["text_field"]:
