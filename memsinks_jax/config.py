@@ -96,9 +96,8 @@ class DataConfig:
     repeat_every: int = setting(0, "every N-th batch contains all repeated documents; 0: in random order", 0)
     ids: str = choice(
         "content",
-        "what identifies a document; the last two need a prepared corpus",
+        "what identifies a document; the others need a prepared corpus",
         content="64-bit hash of the tokens",
-        index="position in the corpus",
         group="hash of the name of its group",
         near_duplicate="id of the first document of its cluster of edited copies",
     )

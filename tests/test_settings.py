@@ -93,7 +93,6 @@ BATCHES = {
     "canaries.length": (8, {"canaries.documents": 1}),
     "canaries.place": ("start", {"canaries.documents": 1}),
     "data.across_documents": (True, {"data.rows": "packed"}),
-    "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
     "contexts.length": (5, CONTEXT),
@@ -132,8 +131,8 @@ RUN = {
 }  # fmt: skip
 # Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {
-    "data.files": "x.txt", "data.held_out_by": "document", "data.copies": "once", "general.files": "y.txt",
-    "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
+    "data.files": "x.txt", "data.ids": "group", "data.held_out_by": "document", "data.copies": "once",
+    "general.files": "y.txt", "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
 }  # fmt: skip
 
 

@@ -301,10 +301,10 @@ def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
 
 def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Listed], AnyTokenizer]:
     """Reads text files, or makes the embedded stories, and opens or trains a tokenizer."""
-    if config.data.ids not in ("content", "index"):
+    if config.data.ids != "content":
         raise InputError(
             f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
-            "and give its folder as config.data.files, or choose content or index"
+            "and give its folder as config.data.files, or choose content"
         )
     gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
     first_copies = [_first_copies([document.text for document in documents]) for documents in gathered]

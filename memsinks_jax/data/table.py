@@ -16,7 +16,7 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import Document
-from memsinks_jax.data.ids import as_lanes, as_numbers
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, group_id, histogram, numbered_ids, run_sums
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
@@ -238,8 +238,6 @@ class Table:
             return self.content[self.clusters(records)]
         if self._kind == "group":
             return self.group_ids[self.groups[records]]
-        if self._kind == "index":
-            return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is padding
         return self.content[records]
 
     def cluster_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,19 +305,14 @@ class Table:
                 there = there[self.first_in_groups(records[there]) == records[there]]
                 found.append((order[np.searchsorted(keys[order], of_groups[there])], records[there]))
             return tuple(np.concatenate(each) for each in zip(*found, strict=True))
-        if self._kind == "index":
-            records = keys.astype(np.int64) - 1
-            there = np.flatnonzero((records >= 0) & (records < len(self)))
-            which, first_copies = there, records[there]
-        else:
-            found = [_found(source.sorted_identities, keys) for source in self.sources]
-            numbers = [
-                np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
-            ]
-            which = np.concatenate([there for there, _ in found])
-            first_copies = np.concatenate(
-                [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
-            )
+        found = [_found(source.sorted_identities, keys) for source in self.sources]
+        numbers = [
+            np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
+        ]
+        which = np.concatenate([there for there, _ in found])
+        first_copies = np.concatenate(
+            [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
+        )
         if self._kind == "near_duplicate":
             place, first_copies = self.cluster_members(first_copies)
             which = which[place]
