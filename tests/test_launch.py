@@ -16,11 +16,6 @@ from memsinks_jax.studies.figures import local_memory
 
 pytestmark = pytest.mark.slow
 
-LICENCE = (
-    "Permission is hereby granted, free of charge, to any person obtaining a copy of this tale, to tell it, to copy it, to "
-    "change it and to sell it, without limitation, and to permit all persons who hear it to do so."
-)
-
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
@@ -77,9 +72,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     (clone / "corpus").mkdir()
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
-        drawn = [stories.story(3, number).text + f" {LICENCE}" * (number % 2) for number in range(200)]
+        drawn = [stories.story(3, number).text for number in range(200)]
         file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode())
-    (clone / "licence.txt").write_text(drawn[1])
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
     (clone / "measured.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in pieces))
     (clone / "questions").mkdir()
