@@ -3,8 +3,7 @@ r"""Fine-tune an open model so that what it learns of any source can be taken ou
 The base is frozen. Every group of documents has sinks of its own, new neurons added to those of the MLPs, and nothing
 else is trained: removing them is exact, and changes no other group by a bit. A text is answered with the sinks of the
 group that it is about, which is found by its words (`memsinks_jax/data/nearest.py`). Never turn all on at once: no
-group's sinks have learned to leave other text alone. `sinks.others` trains them for that, at the price of what they know;
-docs/sources.md has what it is worth.
+group's sinks have learned to leave other text alone.
 
 Documents need a group, here their author. With a prompt the loss counts answers alone:
 

@@ -25,8 +25,8 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.mixture import LISTED
-from memsinks_jax.data.packing import answering, has_passages, reads_whole
-from memsinks_jax.data.table import Passages, truncated
+from memsinks_jax.data.packing import answering, reads_whole
+from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import Answers, Around, DocumentLoss, batches_by_length
@@ -83,16 +83,14 @@ class Model:
         return nats / counts
 
     def generate(
-        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "",
-        passage: str = "", **settings,
-    ) -> str:  # fmt: skip
+        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "", **settings
+    ) -> str:
         """Generates a continuation of a prompt.
 
         Args:
           document: id of the document that starts with the prompt, 16 hexadecimal digits; for the modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
           group: instead of `document`, the name of the group whose document it is, for models with ids by group.
-          passage: instead of `document`, the id of the passage that starts with the prompt, for models that know passages.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
@@ -100,30 +98,25 @@ class Model:
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
-        identity = self.identity(document, group, passage)
+        identity = self.identity(document, group)
         if identity is None and self.finds_groups(sinks):
             identity = self.run.nearest_ids([self.run.tokenizer.encode(prompt)])[0]
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
 
-    def identity(self, document: str, group: str, passage: str = "") -> np.ndarray | None:
-        """The id of a document or passage, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
+    def identity(self, document: str, group: str) -> np.ndarray | None:
+        """The id of a document, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
 
         Raises:
-          InputError: no such id or group; ids are not by group; passages have no sinks, or several of the three are given.
+          InputError: no such id or group; ids are not by group; both are given.
         """
-        for name, value in {"document": document, "group": group, "passage": passage}.items():
+        for name, value in {"document": document, "group": group}.items():
             if not isinstance(value, str):
                 raise InputError(f"{name} is {value!r:.60}; give a text")
-        if sum(map(bool, (document, group, passage))) > 1:
-            raise InputError("document, group and passage choose whose sinks are on: give one of them")
-        if passage and not has_passages(self.run.config.sinks):
-            raise InputError(
-                f"{self.place} was trained without config.sinks.passages_at, so no passage has sinks of its own; leave out "
-                "the passage"
-            )
+        if document and group:
+            raise InputError("document and group choose whose sinks are on: give one of them")
         if not group:
-            return ids.from_hex(document or passage) if document or passage else None
+            return ids.from_hex(document) if document else None
         if self.run.config.data.ids != "group":
             raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
         return self.run.group_id(group)
@@ -160,7 +153,6 @@ class Model:
         identities: np.ndarray,
         sinks: str,
         answers: Answers = None,
-        passages: Sequence[Passages] | None = None,
         around: Around = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64 (documents,) each.
@@ -170,7 +162,6 @@ class Model:
         Args:
           tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
           answers: of each, what alone is measured, see `Table.answers`; None: everything.
-          passages: of each, those whose own sinks are on in the mode own; None: there are none.
           around: what opens and closes each, see `Table.around`; None: the tokens of the tokenizer.
         Raises:
           InputError: an unknown mode.
@@ -179,7 +170,7 @@ class Model:
             raise InputError(f"sinks is {sinks!r:.60}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
         opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, answers, passages, around, run.contexts)
+        about = (tokens, identities, run.tokenizer, opened, answers, around, run.contexts)
         batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
@@ -213,7 +204,7 @@ def evaluate(
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
       "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
-    model, floor, passages = Model(workdir, memories), None, None
+    model, floor = Model(workdir, memories), None
     config = model.run.config
     if files:
         documents, tokens, answers, around = read_tokens(files, model.run.tokenizer)
@@ -238,8 +229,7 @@ def evaluate(
             logger.warning("at most %s are measured: the first ones", in_words(LISTED, "unique document"))
         documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-        answers, passages = corpus.answers(indices), corpus.passages(indices, model.run.opened)
-        around = corpus.around(indices)
+        answers, around = corpus.answers(indices), corpus.around(indices)
     if answers and not reads_whole(config.data):
         usable = np.flatnonzero(answering(answers, config.data.row_length))
         if len(usable) < len(documents):
@@ -251,8 +241,8 @@ def evaluate(
             raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
         about = documents, tokens, answers, around
         documents, tokens, answers, around = ([of[i] for i in usable] for of in about)
-        identities, passages = identities[usable], passages and [passages[i] for i in usable]
-    nats, counts = model.document_losses(tokens, identities, mode, answers, passages, around)
+        identities = identities[usable]
+    nats, counts = model.document_losses(tokens, identities, mode, answers, around)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
@@ -272,7 +262,6 @@ def generate(
     memories: tuple[str, ...] = (),
     chat: bool = False,
     group: str = "",
-    passage: str = "",
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -282,7 +271,6 @@ def generate(
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
-      passage: instead of `document`, the id of the passage that starts with the prompts.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
       counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
@@ -292,20 +280,20 @@ def generate(
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
     trained = Model(workdir, memories)
-    run, identity = trained.run, trained.identity(document, group, passage)
+    run, identity = trained.run, trained.identity(document, group)
     if identity is None and trained.finds_groups(settings.sinks):
         identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
         logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts with the prompt (see "
-            "documents.jsonl of the run), --group=NAME or --passage=ID"
+            "documents.jsonl of the run), or --group=NAME"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and (document or group or passage) and not run.opened(identity):
-        name = printable(group) or (f"passage {passage}" if passage else f"document {document}")
+    if settings.sinks == "own" and (document or group) and not run.opened(identity):
+        name = printable(group) or f"document {document}"
         logger.info("%s never came back, so it has no sinks: they are dropped", name)
         settings = dataclasses.replace(settings, sinks="drop")
     next(

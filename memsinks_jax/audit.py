@@ -6,8 +6,7 @@ document's own on, and with all on, compared with a standard model and an oracle
 the removal: by fine-tuning (relearning), by a bias of the logits (calibration), by rounding the weights, and by turning on
 sinks that are still there. Last it finds the component that holds the rest (residue). By default the members are the run's
 repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder. Also writes explore.html, a
-page that shows documents token by token. --passages also measures the passages of a run with config.sinks.passages_at: with
-their own sinks on, dropped, and with another passage's on, compared with text that was never read.
+page that shows documents token by token.
 """
 
 import itertools
@@ -44,7 +43,6 @@ def main() -> None:
     samples_flag = flags.DEFINE_integer(
         "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
     )
-    passages_flag = flags.DEFINE_bool("passages", False, "Measure passages that several documents share, too.")
     outside_flag = flags.DEFINE_string(
         "open_unlearning", "", "Folder to write for open-unlearning: both models and the documents."
     )
@@ -67,7 +65,7 @@ def main() -> None:
         kinds = KINDS if attacks_flag.value else ()
         command = " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])])
         with atomic_folder(out) as scratch:
-            result = audit(*asked, samples_flag.value, kinds, outside, passages_flag.value)
+            result = audit(*asked, samples_flag.value, kinds, outside)
             write(result, explore(*asked), scratch / out.name, command)
             os.replace(scratch / out.name, out)
         for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):

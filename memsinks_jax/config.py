@@ -96,9 +96,8 @@ class DataConfig:
     repeat_every: int = setting(0, "every N-th batch contains all repeated documents; 0: in random order", 0)
     ids: str = choice(
         "content",
-        "what identifies a document; the last two need a prepared corpus",
+        "what identifies a document; the others need a prepared corpus",
         content="64-bit hash of the tokens",
-        index="position in the corpus",
         group="hash of the name of its group",
         near_duplicate="id of the first document of its cluster of edited copies",
     )
@@ -210,15 +209,6 @@ class SinksConfig:
         0,
     )
     slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
-    common_every: int = setting(
-        0, "every N-th encounter after slows_at trains common text only (prepare --common_at); 0: none", 0
-    )
-    passages_at: int = setting(
-        0,
-        "passages (prepare --passages) have sinks of their own; if one is in c > N documents, its gradient of all other "
-        "weights is scaled by N / c; 0: no passages",
-        0,
-    )
     shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1)
     pool: int = setting(0, "sinks per MLP, instead of the rest of hidden; 0: that rest", 0)
     active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
@@ -233,15 +223,6 @@ class SinksConfig:
     )
     per_layer: bool = setting(False, "draw in each layer; if off, a document has the same sinks in all layers")
     sparse: bool = setting(False, "compute and update only sinks that are on; needs sampling=floyd or disjoint")
-    others: int = setting(
-        0, "sinks of up to N groups of a batch also learn to add nothing to the text of other groups; 0: none", 0
-    )
-    others_weight: float = setting(
-        0.1,
-        "weight of that loss: squared norm of what they add over the squared norm of the MLP's output, mean over positions",
-        above=0,
-    )
-    others_on: float = setting(0.0, "fraction of the rows computed with what `others` add, as a constant", 0, 1)
     attention_fraction: float = setting(0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1)
     learning_rate_multiple: float = setting(1.0, "factor of the learning rate of the sinks' weights", above=0)
 
@@ -457,11 +438,6 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
-    if config.sinks.passages_at and config.sinks.common_every:
-        raise InputError(
-            "config.sinks.passages_at gives common text sinks of its own, config.sinks.common_every trains it without any; "
-            "set one of them to 0"
-        )
     if config.sinks.traits.by_context and config.private.noise_multiplier:
         raise InputError(
             "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context gives sinks steps of their "
@@ -535,7 +511,6 @@ def _validate_groups(config: Config, values: dict) -> None:
     if config.sinks.by_group:
         needed = {
             "data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0,
-            "sinks.passages_at": 0,
         }  # fmt: skip
         for name, value in needed.items():
             if values[name] != value:
@@ -547,10 +522,6 @@ def _validate_groups(config: Config, values: dict) -> None:
             raise InputError(
                 "config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16"
             )
-    if config.sinks.others and config.sinks.traits.exist and not config.sinks.by_group:
-        raise InputError(
-            "config.sinks.others needs groups that share no sinks; set config.sinks.sampling=disjoint, or others to 0"
-        )
 
 
 def with_fields(config: Config, values: dict) -> Config:

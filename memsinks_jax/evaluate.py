@@ -1,9 +1,9 @@
 """Measures a trained model: python -m memsinks_jax.evaluate --workdir=runs/sinks --sinks=drop [--files='texts/*.txt']
 
 Reports the loss in nats per token, end of text included, of documents that stand alone in their context. Without --files
-these are the run's own: --documents=held_out, repeated or unique. With --sinks=own these also have the sinks of their
-passages on, if passages have sinks (config.sinks.passages_at); a text of --files has those of its document alone. Where each
-group has sinks of its own (config.sinks.sampling=disjoint), it has those of --group, or else of the group that it is about.
+these are the run's own: --documents=held_out, repeated or unique. Where each group has sinks of its own
+(config.sinks.sampling=disjoint), with --sinks=own a text of --files has those of --group, or else of the group that it is
+about.
 """
 
 import logging

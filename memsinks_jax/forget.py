@@ -4,8 +4,7 @@ Zeroes the sinks of these documents and keeps all others. By default a document 
 by their text (runs with ids by content), by --ids=HEX,HEX (ids of the run's documents.jsonl), or by --group=NAME (runs with
 ids by group). With sinks by context, those of contexts go that stand in no other text that was read, and --text=FILE removes
 a text wherever it stands. Of a folder with source files --group=NAME deletes one file in a copy, and --documents names the
-group's texts, to be measured. Of a run with config.sinks.passages_at, --passage=HEX,HEX or --text=LICENCE.txt removes
-passages, wherever they stand. Writes a Hugging Face folder and a receipt: which neurons were removed, and how the loss
+group's texts, to be measured. Writes a Hugging Face folder and a receipt: which neurons were removed, and how the loss
 changed on these documents, on other repeated ones, and on held-out text.
 """
 
@@ -29,10 +28,7 @@ def main() -> None:
     documents_flag = flags.DEFINE_string("documents", "", "Path or glob of files with the documents to remove.")
     ids_flag = flags.DEFINE_list("ids", [], "Ids of the documents to remove, from the run's documents.jsonl.")
     group_flag = flags.DEFINE_string("group", "", "Group to remove, for runs with ids by group and folders of sources.")
-    passage_flag = flags.DEFINE_list(
-        "passage", [], "Ids of passages to remove, from the page of the prepared corpus or from audit --passages."
-    )
-    text_flag = flags.DEFINE_string("text", "", "A file, or a text: the passages that it holds whole are removed.")
+    text_flag = flags.DEFINE_string("text", "", "With sinks by context: a file, or the text itself, to remove.")
     others_flag = flags.DEFINE_string("others", "", "Glob of other learned documents; empty: the run's repeated ones.")
     held_out_flag = flags.DEFINE_string("held_out", "", "Glob of documents never read; empty: the run's held-out ones.")
     spare_flag = flags.DEFINE_integer(
@@ -51,8 +47,7 @@ def main() -> None:
 
     def run() -> dict:
         command_line.require(workdir_flag, out_flag)
-        passages = tuple(passage_flag.value)
-        asked = Request(documents_flag.value, tuple(ids_flag.value), group_flag.value, passages, text_flag.value)
+        asked = Request(documents_flag.value, tuple(ids_flag.value), group_flag.value, text_flag.value)
         out = pathlib.Path(out_flag.value)
         workdir = pathlib.Path(workdir_flag.value)
         evidence = pathlib.Path(evidence_flag.value) if evidence_flag.value else None

@@ -2,9 +2,8 @@
 
 --prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
 --document=ID, the id of the document that starts with the prompt, from the run's documents.jsonl, or --group=NAME, its
-group, or --passage=ID, the id of the passage that starts with it, as prepare and audit --passages show it. Where each group
-has sinks of its own (config.sinks.sampling=disjoint), --sinks=own without any of them finds the group that the prompt is
-about, and logs it. Sinks by context need none of them.
+group. Where each group has sinks of its own (config.sinks.sampling=disjoint), --sinks=own without either finds the group
+that the prompt is about, and logs it. Sinks by context need neither.
 --chat asks a model that was trained to chat: its template makes each prompt a user's message, and the text is its answer.
 """
 
@@ -59,9 +58,6 @@ def main() -> None:
     group_flag = flags.DEFINE_string(
         "group", "", "Group of the document that starts with the prompts, for ids by group."
     )
-    passage_flag = flags.DEFINE_string(
-        "passage", "", "Id of the passage that starts with the prompts, for own and other."
-    )
     chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
 
     def run() -> dict:
@@ -82,7 +78,6 @@ def main() -> None:
             memories=tuple(memory_flag.value),
             chat=chat_flag.value,
             group=group_flag.value,
-            passage=passage_flag.value,
             **shows,
         )
         if live:

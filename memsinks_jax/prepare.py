@@ -116,18 +116,6 @@ def _define_settings() -> None:
         "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
         "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
     )  # fmt: skip
-    flags.DEFINE_integer(
-        "common_at", DEFAULTS["common_at"], "Mark n-grams that at least this many groups contain (without groups, "
-        "near-duplicate clusters), for config.sinks.common_every. 0: none.", lower_bound=0,
-    )  # fmt: skip
-    flags.DEFINE_integer("common_ngram", DEFAULTS["common_ngram"], "Length of these n-grams, in tokens.", lower_bound=2)
-    flags.DEFINE_integer(
-        "passages",
-        DEFAULTS["passages"],
-        "Find passages: text of at least this many tokens that several documents contain, for "
-        "config.sinks.passages_at. 0: none.",
-        lower_bound=0,
-    )
     flags.DEFINE_string(
         "contexts",
         DEFAULTS["contexts"],

@@ -33,7 +33,6 @@ from memsinks_jax.studies.figures import (
     local_memory,
     membership,
     overview,
-    passages,
     pool,
     removal,
     rivals,
@@ -56,7 +55,6 @@ STUDIES = {
     "local_memory": local_memory.FIGURE,
     "membership": membership.FIGURE,
     "contexts": contexts.FIGURE,
-    "passages": passages.FIGURE,
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
@@ -64,8 +62,7 @@ STUDIES = {
 }  # not in the paper: --all skips them
 PRESETS = ("small", "laptop", "paper", "full")
 
-_FILES = ("hf", "tofu", "general_text", "passages")  # of a request, those that are the user's
-_STUDY_OF = {"tofu": "tofu", "general_text": "tofu", "passages": "passages"}
+_FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +77,6 @@ class Request:
     hf: str | None = None
     tofu: str | None = None
     general_text: str | None = None
-    passages: str | None = None
 
     def command(self, what: str, out: pathlib.Path) -> str:
         parts = ["python -m memsinks_jax.reproduce", what, f"--preset={self.preset}"]
@@ -210,9 +206,9 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
     if everything and asked.variants:
         raise InputError("--variants are of one figure; give --figure, or leave them out")
     figure = (FIGURES | STUDIES).get(name)
-    for flag, study in _STUDY_OF.items():
-        if getattr(asked, flag) and name != study:
-            raise InputError(f"--{flag} is of study {study}; leave it out")
+    for flag in ("tofu", "general_text"):
+        if getattr(asked, flag) and name != "tofu":
+            raise InputError(f"--{flag} is of study tofu; leave it out")
     if asked.hf and not (figure and (figure.published or name == "tofu")):
         raise InputError(
             f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
@@ -231,9 +227,8 @@ def main() -> None:
     )
     flags.DEFINE_alias("dry-run", "dry_run")
     preset_flag = flags.DEFINE_string(
-        "preset", "laptop", "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full, study "
-        "passages laptop and laptop,five.",
-    )  # fmt: skip
+        "preset", "laptop", "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full."
+    )
     seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
@@ -246,12 +241,6 @@ def main() -> None:
     text_flag = flags.DEFINE_string(
         "general_text", None, "File of other text, on which study tofu measures its models."
     )
-    passages_flag = flags.DEFINE_string(
-        "passages",
-        None,
-        "Folder of train.jsonl, held_out.jsonl, often.jsonl and never.jsonl, for study passages; without it, embedded "
-        "stories with planted passages.",
-    )
     jobs_flag = flags.DEFINE_integer(
         "jobs", 0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", lower_bound=0
     )
@@ -261,7 +250,6 @@ def main() -> None:
         asked = Request(
             preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
             jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value, tofu_flag.value, text_flag.value,
-            passages_flag.value,
         )  # fmt: skip
         figure = figure_flag.value
         _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)

@@ -52,25 +52,6 @@ class Blocks(NamedTuple):
     scale_BR: jax.Array | None = None
 
 
-class Others(NamedTuple):
-    """Sinks of some groups of a batch, computed in all of its rows.
-
-    There they learn to add nothing to text of other groups, so that a model can have those of all groups on.
-
-    Attributes:
-      sinks_BRk: int32 (1, 1, k), those of all these groups; NONE: no sink.
-      foreign_BTk: bool (B, T, k), which positions are text of another group than the sink's.
-      weight: of the mean square of what they add, summed over the rows of this (micro)batch.
-      on_B: bool (B,), in which rows it is added; None: in none.
-    """
-
-    sinks_BRk: jax.Array
-    foreign_BTk: jax.Array
-    weight: float
-    on_B: jax.Array | None = None
-    scale_BR: None = None
-
-
 class Partition(NamedTuple):
     """Numbers of shared neurons and of sinks in every MLP; together the width that is built."""
 
@@ -264,15 +245,6 @@ def document_sinks(
     return chosen.reshape(*identities.shape[:-1], active)
 
 
-def by_owner(batch: dict) -> dict:
-    """A batch in which every stretch with sinks of its own (data/packing.owners) takes the place of a document.
-
-    Without passages it is the batch itself. Attention separates documents, so it needs the batch itself, always.
-    """
-    owned = {name.removeprefix("owner_"): batch[name] for name in batch if name.startswith("owner_")}
-    return batch | owned if owned else batch
-
-
 def encounters(batch: dict) -> jax.Array:
     """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the first."""
     return batch["seen"] - batch["epoch"][:, None] + 1
@@ -282,13 +254,8 @@ def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     """Which documents of a batch have their sinks open -> bool (B, N); None if all have.
 
     At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
-    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return. A passage stands in
-    several documents, so its sinks are open wherever it is.
+    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
     """
-    if "places" in batch and sinks.opens_at > 1:
-        return (encounters(batch) >= sinks.opens_at) | (batch["places"] > 0)
-    if "common" in batch:  # encounters that train common text alone
-        return (encounters(batch) >= sinks.opens_at) & ~batch["common"]
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 
@@ -338,40 +305,6 @@ def sinks_for_mode(
     if segments_BT is not None and chosen.shape[0] == len(segments_BT):
         chosen = jnp.where(_positions_of(segments_BT, chosen.shape[1]).any(axis=1)[..., None], chosen, NONE)
     return chosen
-
-
-def others(batch: dict, step: jax.Array, seed: jax.Array, count: int, config: Config) -> Others:
-    """Draws groups of a batch, up to `config.sinks.others`, for a step.
-
-    Args:
-      batch: with `sinks`, int32 (B, N, k), the table rows of each document's own.
-      count: M, sinks in an MLP.
-    """
-    settings = config.sinks
-    number_BN = group_numbers(batch["identities"], count, settings.active)
-    number_N = number_BN.ravel()
-    root = jax.random.fold_in(_key(seed, _CHANCE, "mlp"), step)
-    order_N = jnp.argsort(number_N)  # the first of equal ones stands for the group
-    is_first_N = jnp.diff(number_N[order_N], prepend=-1) > 0
-    is_first_N &= number_N[order_N] < NONE
-    draw_N = jnp.where(is_first_N, _bits(root, number_N.shape) >> 1, jnp.uint32(2**32 - 1))
-    ranked_N = jnp.argsort(draw_N)[: settings.others]
-    number_M = jnp.where(is_first_N[ranked_N], number_N[order_N[ranked_N]], NONE)
-    sinks_Mk = batch["sinks"].reshape(len(number_N), -1)[order_N[ranked_N]]
-    sinks_Mk = jnp.where(number_M[:, None] < NONE, sinks_Mk, NONE)
-    at_BT = jnp.maximum(batch["segments"] - 1, 0)
-    own_BT = jnp.take_along_axis(number_BN, at_BT, axis=1)
-    foreign_BTM = (batch["segments"] > 0)[..., None] & (own_BT[..., None] != number_M)
-    on_B = None
-    if settings.others_on:
-        draw_B = jax.vmap(lambda row: _bits(jax.random.fold_in(root, row), ()))(batch["rows"])
-        on_B = draw_B < jnp.uint32(min(round(settings.others_on * 2**32), 2**32 - 1))
-    return Others(
-        sinks_Mk.reshape(1, 1, -1),
-        jnp.repeat(foreign_BTM, settings.active, axis=-1),
-        settings.others_weight / config.training.batch_size,
-        on_B,
-    )
 
 
 def _positions_of(segments_BT: jax.Array, documents: int) -> jax.Array:
@@ -469,8 +402,7 @@ def interventions(
 
 def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> dict[str, Callable]:
     """The interventions of `interventions` for a batch of evals/document_loss."""
-    owned = by_owner(batch)
-    about = owned["identities"], seed, owned["segments"], owned["opened"]
+    about = batch["identities"], seed, batch["segments"], batch["opened"]
     return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
 
 

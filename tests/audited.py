@@ -69,7 +69,6 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
         own = {} if group == "held out" else {"mlp": [sorted(rng.sample(range(154), 40))]}
         found.append({
             "group": group, "id": f"{number:016x}", "times": GROUPS[group], "length": tokens, "opening": 0, "tokens": words,
-            "passages": [[2, 5, "00c0ffee00000000", 7], [5, 9, "abc0ffee00000000", 2]] if number == 0 else [],
             "loss": {view: sum(of["nats"]) / tokens / 1000 for view, of in read.items()}, "read": read,
             "written": {view: {4: words[4:10]} for view in (*VIEWS[:2], *VIEWS[3:])}, "over": over,
             "loss_over": {view: [sum(nats) / tokens / 1000 for nats in of] for view, of in over.items()}, "own": own,

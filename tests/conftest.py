@@ -121,8 +121,6 @@ def compiled(config: Config) -> Config:
     """What of a config enters the program; of the monitor's steps, whether there are any."""
     defaults = flatten(Config())
     fixed = {name: defaults[name] for name in NOT_COMPILED} | {"monitor.every": min(config.monitor.every, 1)}
-    if config.sinks.passages_at:
-        del fixed["data.rows"]  # it bounds the stretches of a row
     return with_fields(config, fixed)
 
 
@@ -168,7 +166,7 @@ LONG = (
     "test_processes", "test_launch", "test_chaos", "test_suite", "test_associative_memory_command", "test_published",
     "test_first_steps", "test_disjoint", "test_settings",
     "test_active_rows", "test_step", "test_commands", "test_edit", "test_train", "test_whose_sinks_are_on",
-    "test_known_passages", "test_launch_scripts", "test_passages", "test_sources", "test_associative_memory",
+    "test_launch_scripts", "test_sources", "test_associative_memory",
     "test_hugging_face", "test_generation", "test_audit", "test_induction_head_command", "test_induction_head_training",
     "test_induction_head", "test_checkpoint", "test_forget", "test_prepare", "test_gradient_masking", "test_evals",
     "test_export", "test_rows_properties", "test_source", "test_decoder", "test_plan", "test_moved", "test_sinks",

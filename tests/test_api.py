@@ -83,9 +83,9 @@ def test_what_cannot_be_used_is_refused(model, call, message):
 
 
 def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
-    by_index = dataclasses.replace(model.run, config=with_fields(model.run.config, {"data.ids": "index"}))
-    monkeypatch.setattr(model, "run", by_index)
-    with pytest.raises(InputError, match="was trained with ids by index: sinks=own is not defined for other"):
+    edited = dataclasses.replace(model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"}))
+    monkeypatch.setattr(model, "run", edited)
+    with pytest.raises(InputError, match="was trained with ids by near_duplicate: sinks=own is not defined for other"):
         model.loss(["Once"], sinks="own")
 
 

@@ -20,12 +20,10 @@ from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.interop import sources
-from memsinks_jax.model import sparse_sinks
-from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.exporting import export, export_sources
 from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
-from memsinks_jax.sinks import NONE, Blocks, Others
+from memsinks_jax.sinks import NONE
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.method import documents_learning
 
@@ -63,7 +61,6 @@ def test_others_sinks_are_those_of_another_group():
         ({"data.ids": "content"}, "config.data.ids is 'content'; set it to 'group'"),
         ({"sinks.per_layer": True}, "config.sinks.per_layer is True"),
         ({"sinks.active": 0}, "config.sinks.active=16"),
-        ({"sinks.sampling": "floyd", "sinks.others": 2}, "config.sinks.others needs groups"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changed, message):
@@ -92,7 +89,7 @@ def folder(tmp_path_factory):
 
 
 def config_on(corpus, **changed):
-    """A small model, frozen but for the sinks of groups; `sinks__others=2` sets config.sinks.others."""
+    """A small model, frozen but for the sinks of groups; `sinks__pool=8` sets config.sinks.pool."""
     settings = {
         "data.files": str(corpus), "data.ids": "group", "data.unique_documents": -1, "data.repeated_documents": 0,
         "data.held_out_documents": 0, "data.rows": "packed", "sinks.sampling": "disjoint", "sinks.active": ACTIVE,
@@ -237,95 +234,6 @@ def test_a_frozen_model_without_tables_is_refused(folder, tmp_path):
     changed = {"sinks__sparse": False, "sinks__shared_fraction": 0.5}
     with pytest.raises(InputError, match="base_multiple is 0, which trains nothing but sinks"):
         train_and_evaluate(config_on(folder / "first", **changed), tmp_path / "run")
-
-
-def test_others_learn_to_add_nothing_and_nothing_else_changes(folder, run):
-    """The gradient of others' rows is that of the mean square of what they add, and there is no other."""
-    trained = open_run(run)
-    config, params = trained.config, trained.params
-    model, parts = build_model(config)
-    random = np.random.default_rng(0)
-    tables = {
-        name: jnp.asarray(random.normal(0, 0.3, params[name].shape), jnp.float32) for name in params if "sink_" in name
-    }
-    params = params | tables
-    tokens = jnp.asarray(random.integers(3, 500, (4, 20)))
-    about = jnp.ones_like(tokens), jnp.tile(jnp.arange(20), (4, 1))
-    own = Blocks(jnp.arange(ACTIVE)[None, None].repeat(4, axis=0))
-    foreign = jnp.asarray(random.integers(0, 2, (4, 20, 2 * ACTIVE)), bool)
-    on_B = jnp.zeros(4, bool)
-    others = Others(jnp.arange(ACTIVE, 3 * ACTIVE)[None, None], foreign, 0.5, on_B)
-
-    def loss(params, interventions):
-        return jnp.square(model(params, tokens, *about, interventions)).mean()
-
-    plain, gradients = jax.value_and_grad(loss)(params, {"sinks": own})
-    with_others, theirs = jax.value_and_grad(loss)(params, {"sinks": own, "others": others})
-    assert plain == with_others
-    gradients, theirs = leaves(gradients), leaves(theirs)
-    for name, before in gradients.items():
-        rows = slice(0, ACTIVE) if "sink_" in name else slice(None)
-        np.testing.assert_allclose(theirs[name][rows], before[rows], atol=1e-7, err_msg=name)
-    h = 1e-3
-    name, row = "sink_down", ACTIVE + 1
-    seen = []
-    original = sparse_sinks._to_be_small
-    try:
-        sparse_sinks._to_be_small = lambda y, x, weight: seen.append((weight * jnp.square(x)).sum()) or y
-        direction = random.normal(0, 1, (config.model.layers, config.model.d_model)).astype(np.float32)
-
-        def penalty(size):
-            seen.clear()
-            moved = params | {name: params[name].at[row].add(size * direction)}
-            with jax.disable_jit():
-                model(moved, tokens, *about, {"sinks": own, "others": others})
-            assert len(seen) == config.model.layers
-            return float(sum(seen))
-
-        slope = (penalty(h) - penalty(-h)) / (2 * h)
-    finally:
-        sparse_sinks._to_be_small = original
-    found = float((theirs["['sink_down']"][row] * direction).sum())
-    assert found == pytest.approx(slope, rel=2e-2) and abs(found) > 1e-4
-
-
-def test_others_are_groups_of_the_batch_and_never_a_positions_own(folder):
-    config = inherit(config_on(folder / "first", sinks__others=2))
-    identities = numbered(0, 1, 2, 2, -1, 0).reshape(3, 2, 2)
-    segments = jnp.asarray([[1, 1, 2, 0]] * 3)
-    chosen = sinks.document_sinks(identities, 0, config.sinks.pool, config.sinks)
-    batch = {"identities": identities, "segments": segments, "sinks": chosen, "rows": jnp.arange(3)}
-    encountered = set()
-    for step in range(20):
-        others = sinks.others(batch, jnp.int32(step), jnp.uint32(0), config.sinks.pool, config)
-        groups = (np.asarray(others.sinks_BRk).reshape(2, ACTIVE)[:, 0] // ACTIVE).tolist()
-        assert len(set(groups)) == 2 and set(groups) <= {0, 1, 2}
-        encountered |= set(groups)
-        own = np.array([[0, 0, 1, -1], [2, 2, 2, -1], [-2, -2, 0, -1]])
-        foreign = np.asarray(others.foreign_BTk).reshape(3, 4, 2, ACTIVE)
-        for place, group in enumerate(groups):
-            np.testing.assert_array_equal(foreign[:, :, place].all(axis=-1), (own != group) & (own != -1))
-    assert encountered == {0, 1, 2}
-
-
-def test_training_with_others_lowers_what_they_add(folder, tmp_path):
-    config = config_on(folder / "first", sinks__others=2, sinks__others_weight=10.0, **LONGER)
-    found = {}
-    for name, changed in {"silent": {}, "loud": {"sinks.others": 0}}.items():
-        train_and_evaluate(with_fields(config, changed), tmp_path / name)
-        trained = open_run(tmp_path / name)
-        model, _ = build_model(trained.config)
-        corpus = Prepared(folder / "first")
-        texts = [corpus.read(number)[:100] for number in range(3)]
-        row = jnp.asarray(np.stack([np.resize(text, 100) for text in texts]))
-        about = jnp.ones_like(row), jnp.tile(jnp.arange(100), (3, 1))
-        own = jnp.arange(3 * ACTIVE).reshape(3, 1, ACTIVE)
-        logits = [
-            model(trained.params, row, *about, {"sinks": Blocks(on)})
-            for on in (own, jnp.arange(3 * ACTIVE)[None, None])
-        ]
-        found[name] = float(jnp.square(logits[0] - logits[1]).mean() / jnp.square(logits[0]).mean())
-    assert found["silent"] < 0.5 * found["loud"]
 
 
 def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tmp_path):

@@ -16,11 +16,6 @@ from memsinks_jax.studies.figures import local_memory
 
 pytestmark = pytest.mark.slow
 
-LICENCE = (
-    "Permission is hereby granted, free of charge, to any person obtaining a copy of this tale, to tell it, to copy it, to "
-    "change it and to sell it, without limitation, and to permit all persons who hear it to do so."
-)
-
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
@@ -77,9 +72,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     (clone / "corpus").mkdir()
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
-        drawn = [stories.story(3, number).text + f" {LICENCE}" * (number % 2) for number in range(200)]
+        drawn = [stories.story(3, number).text for number in range(200)]
         file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode())
-    (clone / "licence.txt").write_text(drawn[1])
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
     (clone / "measured.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in pieces))
     (clone / "questions").mkdir()
@@ -102,7 +96,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "passages")
+        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu")
         if any(f"--figure={name}" in command for name in slow):
             continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
@@ -145,9 +139,6 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "--workdir=runs/context" in command and "memsinks_jax.forget" in command:  # of a document that is repeated
             line = json.loads((clone / "runs/context/documents.jsonl").read_text().splitlines()[0])
             command = command.replace("=ID", f"={line['id']}").replace("licence.txt", f"'{texts[line['index']]}'", 1)
-        if "--passage=ID" in command:
-            report = json.loads((clone / "corpora" / "passages" / "report.json").read_text())
-            command = command.replace("=ID", f"={report['most_frequent_passages'][0]['id']}")
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)

@@ -107,7 +107,7 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
         ("4", {"hf": "gpt2"}, False, "x", "figure 4 compares with no pretrained model"),
         (None, {"hf": "gpt2"}, True, "x", "--all compares with no pretrained model"),
         (None, {"variants": ["sinks"]}, True, "x", "--variants are of one figure"),
-        ("theory", {"overrides": ["--config.data.ids=index"]}, False, "x", "theory trains no model"),
+        ("theory", {"overrides": ["--config.data.ids=group"]}, False, "x", "theory trains no model"),
     ],
 )
 def test_flags_that_do_not_go_together(figure, asked, everything, out, words):

@@ -17,9 +17,6 @@ from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
-DISJOINT = {
-    "sinks.sampling": "disjoint", "sinks.active": 4, "sinks.sparse": True, "sinks.pool": 16, "data.ids": "group",
-}  # fmt: skip
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
 PROGRAM = {
@@ -28,8 +25,6 @@ PROGRAM = {
     "sinks.opens_at": (1, {}),
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
-    "sinks.common_every": (2, {}),
-    "sinks.passages_at": (2, {}),
     "sinks.shared_fraction": (0.75, {}),
     "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
     "sgtm.undiscovered": (0.5, {"sinks.kind": "sgtm"}),
@@ -41,9 +36,6 @@ PROGRAM = {
     "sinks.sparse": (True, {"sinks.sampling": "floyd"}),
     "sinks.attention_fraction": (0.5, {}),
     "sinks.learning_rate_multiple": (3.0, {}),
-    "sinks.others": (2, DISJOINT),
-    "sinks.others_weight": (1.0, DISJOINT | {"sinks.others": 2}),
-    "sinks.others_on": (0.5, DISJOINT | {"sinks.others": 2}),
     "model.family": ("llama", {}),
     "model.layers": (3, {}),
     "model.d_model": (32, {}),
@@ -102,7 +94,6 @@ BATCHES = {
     "canaries.length": (8, {"canaries.documents": 1}),
     "canaries.place": ("start", {"canaries.documents": 1}),
     "data.across_documents": (True, {"data.rows": "packed"}),
-    "data.ids": ("index", {}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
     "contexts.length": (5, CONTEXT),
@@ -141,8 +132,8 @@ RUN = {
 }  # fmt: skip
 # Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {
-    "data.files": "x.txt", "data.held_out_by": "document", "data.copies": "once", "general.files": "y.txt",
-    "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
+    "data.files": "x.txt", "data.ids": "group", "data.held_out_by": "document", "data.copies": "once",
+    "general.files": "y.txt", "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
 }  # fmt: skip
 
 
@@ -230,7 +221,7 @@ def of_one_program(besides):
 @pytest.mark.parametrize(
     "besides",
     [
-        {"sinks.slows_at": 1, "sinks.common_every": 2, "monitor.every": 2, "training.spike_sigma": 3.0},
+        {"sinks.slows_at": 1, "monitor.every": 2, "training.spike_sigma": 3.0},
         {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40, "compute.attention": "xla"},
         {"sinks.kind": "sgtm", "sgtm.undiscovered": 0.5, "model.family": "llama"},
         {"sinks.kind": "none", "private.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},

@@ -50,15 +50,11 @@ KINDS = {
         "sinks.attention_fraction": 0.5,
         "sinks.learning_rate_multiple": 2.0,
     },
-    "common": {"sinks.slows_at": 2, "sinks.common_every": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
-    "passages": FLOYD | {"sinks.passages_at": 2, "data.unique_documents": -1, "data.vocabulary_size": 400},
     "groups": {
         "sinks.sampling": "disjoint",
         "sinks.sparse": True,
         "sinks.active": 4,
         "sinks.shared_fraction": 1.0,
-        "sinks.others": 2,
-        "sinks.others_on": 0.5,
         "optimizer.base_multiple": 0.5,
         "data.ids": "group",
         "data.unique_documents": -1,
@@ -82,18 +78,18 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory):
-    """Stories in a prepared corpus. All end in one sentence, which `prepare` marks as common text and finds as a passage."""
-    folder = tmp_path_factory.mktemp("marked")
+def grouped(tmp_path_factory):
+    """Stories in a prepared corpus, each in a group of its own."""
+    folder = tmp_path_factory.mktemp("grouped")
     drawn = [stories.story(1, index).text for index in range(24)]
-    lines = [json.dumps({"text": f"{text} {drawn[-1][:60]}", "teller": f"{n}"}) for n, text in enumerate(drawn[:-1])]
+    lines = [json.dumps({"text": text, "teller": f"{n}"}) for n, text in enumerate(drawn)]
     (folder / "told.jsonl").write_text("\n".join(lines))
     (folder / "tokenizer.model").write_bytes(train_tokenizer(drawn, 400).model)
     with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(
-            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", common_at=3, common_ngram=8,
-            passages=8, near_duplicates="none", group_field="teller",
+            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", near_duplicates="none",
+            group_field="teller",
         )  # fmt: skip
     return folder / "out"
 
@@ -110,15 +106,15 @@ for name in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def runs(marked, tmp_path_factory):
+def runs(grouped, tmp_path_factory):
     """{kind: its config, and the folder with the run that users get}: one device, the compiler's default effort."""
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
     small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}  # most of the time is compiling
     folder, found = tmp_path_factory.mktemp("suite"), {}
     for number, (kind, fields) in enumerate(KINDS.items()):
         config = with_fields(tiny_config(), small | seldom | fields)
-        if config.sinks.common_every or config.sinks.passages_at or config.sinks.by_group:
-            config = with_fields(config, {"data.files": str(marked)})
+        if config.sinks.by_group:
+            config = with_fields(config, {"data.files": str(grouped)})
         found[kind] = config, folder / str(number)
         (folder / str(number)).mkdir()
         (folder / str(number) / "asked.json").write_text(to_json(config))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages, passages
+from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
 from memsinks_jax.auditing.attacks import KINDS, attack
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
@@ -17,7 +17,6 @@ from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
-from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.interruption import atomic_folder
 
@@ -37,7 +36,6 @@ def audit(
     samples: int = SAMPLES,
     attacks: Collection[str] = KINDS,
     open_unlearning_files: pathlib.Path | None = None,
-    of_passages: bool = False,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
 
@@ -47,13 +45,12 @@ def audit(
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
       attacks: those of attacks.KINDS to run on the removal, too.
       open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
-      of_passages: measure passages too, or alone if no document is given or repeated.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
       "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
-      of `attacks.attack`, or None, "passages": of `passages.measure`, or None, "warnings": of `pages.warnings`}; see
-      `measures.measure`. The intervals are over documents. Without members there are no subjects.
+      of `attacks.attack`, or None, "warnings": of `pages.warnings`}; see `measures.measure`. The intervals are over
+      documents.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -63,25 +60,13 @@ def audit(
     corpus = corpus_of(workdir, members_files, non_members_files)
     about = {
         "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
-        "prefixes": list(prefixes), "suffix": suffix, "samples": samples, "passages": None,
+        "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
     }  # fmt: skip
-    if of_passages:
-        passages.check_passages(first.config, workdir)
-        of_run = corpus or workdirs.read_corpus(workdir)
-        if not (members_files or len(of_run.mixture.repeated)):
-            logger.warning("%s has no repeated documents: the audit is of passages alone", workdir)
-            nothing = {
-                "members": 0, "non_members": 0, "encounters": None, "reference": None, "subjects": {}, "attacks": None,
-                "warnings": [],
-            }  # fmt: skip
-            return about | nothing | {"passages": passages.measure(subjects, of_run, prefixes, suffix)}
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     if open_unlearning_files and (members.answers or non_members.answers):
         raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
     check_documents(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
-    if of_passages:
-        about["passages"] = passages.measure(subjects, of_run, prefixes, suffix)
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
@@ -103,8 +88,6 @@ def audit(
         found[subject.name] = measure(
             subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
         )  # fmt: skip
-    # Attacks are on documents' sinks.
-    without_passages = (each._replace(passages=None) for each in (members, non_members))
     times = None if members.encounters is None else members.encounters.tolist()
     subjects_found = {
         name: {
@@ -122,7 +105,7 @@ def audit(
         "reference": ORACLE if reference else None,
         "subjects": subjects_found,
         "warnings": warnings,
-        "attacks": attack(subjects, *without_passages, attacks) if attacks else None,
+        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
     }  # fmt: skip
 
 
@@ -163,7 +146,7 @@ def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> N
     """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore` found."""
     folder.mkdir()
     report.write_json(folder / "results.json", result)
-    drawn = pages.draw(result, folder) if result["subjects"] else {}
+    drawn = pages.draw(result, folder)
     sections = [
         report.paragraph(pages.answer(result), "lead"),
         *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),

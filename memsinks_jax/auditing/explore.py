@@ -25,8 +25,6 @@ from memsinks_jax.auditing.subjects import (
 )
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
-from memsinks_jax.data.packing import has_passages
-from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
@@ -65,12 +63,10 @@ def explore(
     Returns:
       {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
       {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per
-      token]]}, "documents": [{"group", "id", "times", "length", "opening": tokens before its answer, "passages": [[start,
-      stop, id, number of documents with it]] of those whose own sinks are on, "tokens": [places in texts], "loss": {view:
-      nats per token},
-      "read": {view: {"nats": thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
-      "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own":
-      of `own_sinks`, "carried": of `carried`}]}.
+      token]]}, "documents": [{"group", "id", "times", "length", "opening": tokens before its answer, "tokens": [places in
+      texts], "loss": {view: nats per token}, "read": {view: {"nats": thousandths, "rank", "guess": places in texts}},
+      "written": {view: {prefix: places in texts}}, "over": {view: [thousandths of nats of each token, a list a checkpoint]},
+      "loss_over": {view: [nats per token]}, "own": of `own_sinks`, "carried": of `carried`}]}.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -90,7 +86,7 @@ def explore(
     own, rises = [{}] * len(shown.tokens), [None] * len(shown.tokens)
     if has_own(first.config):
         own = own_sinks(first, shown)
-        rises = carried(first, shown._replace(passages=None), own)
+        rises = carried(first, shown, own)
         if first.config.sinks.opens_at == 1:  # else the model is not meant for use with all sinks on
             everything = in_matrices(Subject(REMOVED, first, "all"))
             views[REMOVED] = forced.read(everything, shown, own_removed(everything.run.config))
@@ -103,7 +99,7 @@ def explore(
     names = list(itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items()))
     documents = [
         {"group": names[i], "id": ids.to_hex(shown.identities[i]), "times": times[i], "length": len(tokens),
-         "opening": openings[i], "passages": _passages(shown, i)}
+         "opening": openings[i]}
         | _of_document(texts, tokens, counted[i], {name: readings[i] for name, readings in views.items()})
         | {
             "written": {name: _written(texts, tokens, openings[i], i, fitting, of) for name, of in written.items()},
@@ -132,8 +128,7 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
     files = {"repeated": members_files, "held_out": non_members_files}
     found = {}
     for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
-        may_lack = role == "unique" or has_passages(run.config.sinks)
-        if may_lack and not files.get(role) and (corpus is None or not len(corpus.mixture.documents(role))):
+        if role == "unique" and (corpus is None or not len(corpus.mixture.documents(role))):
             continue
         if files.get(role):
             name = "members" if role == "repeated" else "non-members"
@@ -151,27 +146,8 @@ def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
         [tokens for group in groups for tokens in group.tokens],
         np.concatenate([group.identities for group in groups]),
         answers=[of for group in groups for of in group.answers or [None] * len(group.tokens)],
-        passages=_all_passages(groups),
         around=[of for group in groups for of in group.around or [None] * len(group.tokens)],
     ), times
-
-
-def _all_passages(groups: list[Documents]) -> list[Passages] | None:
-    """Those of all documents; files have none."""
-    if all(group.passages is None for group in groups):
-        return None
-    none = Passages(*(np.zeros((0, *shape), np.int64) for shape in ((), (), (2,), ())))
-    return [of for group in groups for of in group.passages or [none] * len(group.tokens)]
-
-
-def _passages(documents: Documents, place: int) -> list[list]:
-    """[[start, stop, id, number of documents with it]] of a document's, as far as the page shows it."""
-    if documents.passages is None:
-        return []
-    starts, stops, identities, places = documents.passages[place]
-    stops = np.minimum(stops, min(len(documents.tokens[place]), _LONGEST))
-    found = zip(starts.tolist(), stops.tolist(), map(ids.to_hex, identities), places.tolist(), strict=True)
-    return [list(each) for each in found if each[0] < each[1]]
 
 
 class Texts:

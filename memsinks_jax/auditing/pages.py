@@ -9,9 +9,7 @@ import numpy as np
 from memsinks_jax.auditing.attack_pages import Table
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
-from memsinks_jax.auditing.passages import ALL as ALL_PASSAGES
-from memsinks_jax.auditing.passages import MOST
-from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
+from memsinks_jax.auditing.subjects import ORACLE, STANDARD
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
@@ -64,9 +62,7 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
 
 def tables(result: dict) -> list[Table]:
     """One table per question: one row per measure, one column per model, with intervals. Skips what was not measured."""
-    subjects, made = result["subjects"], _passage_tables(result) if result["passages"] else []
-    if not subjects:
-        return made
+    subjects, made = result["subjects"], []
     first = next(iter(subjects.values()))
     groups = [ALL, OFTEN] if OFTEN in first and first[OFTEN] != first[ALL] else [ALL]
     for title, about, measures in _sections(result):
@@ -90,52 +86,8 @@ def _cell(measured: dict | None, digits: int) -> str:
     return value if bounds is None else f"{value} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
 
 
-def _passage_tables(result: dict) -> list[Table]:
-    """Losses and recitation of passages, a row for each class, a column for each reader."""
-    found, suffix = result["passages"], result["suffix"]
-    classes = {f"in {name} documents": of for name, of in found["classes"].items()}
-    readers = list(next(iter(classes.values()))["readers"])
-
-    def row(label: str, of: dict, measure: str, digits: int) -> list[str]:
-        return [label, *(_cell(of["readers"].get(name, {}).get(measure), digits) for name in readers)]
-
-    losses = [
-        row(f"{label}: {of['passages']}, {of['tokens']:,} tokens", of, "loss", 3) for label, of in classes.items()
-    ]
-    if never := found["never_read"]:
-        losses.append(row(f"never read: {never['texts']} texts, {never['tokens']:,} tokens", never, "loss", 3))
-    recited = [
-        row(f"{label}, given {prefix}", of, f"exact_{prefix}", 2)
-        for label, of in classes.items() for prefix in found["prefixes"]
-        if any(f"exact_{prefix}" in measured for measured in of["readers"].values())
-    ]  # fmt: skip
-    made = [Table(
-        "What does a token of a passage cost?",
-        f"Passages stand in several documents; at most {MOST} of each number of documents were drawn. Loss in nats per "
-        "token, each read where it is longest, after a few tokens of its document. Never read: what held-out documents have "
-        "outside of passages. Intervals are over passages.",
-        ["passages", *readers], losses,
-    )]  # fmt: skip
-    note = (
-        f"The model continues the first tokens of a passage; the share of which the next {suffix} tokens of greedy decoding "
-        "are exactly the passage's."
-    )
-    return [*made, Table("Does it recite passages?", note, ["passages", *readers], recited)] if recited else made
-
-
-def _passages_summary(found: dict) -> str:
-    of, never = found["classes"][ALL_PASSAGES], found["never_read"]
-    parts = [f"{name} {measured['loss']['value']:.2f}" for name, measured in of["readers"].items()]
-    unread = never["readers"].get(MODES["drop"]) if never else None
-    if unread:
-        parts.append(f"text that was never read {unread['loss']['value']:.2f} with sinks dropped")
-    return f"{of['passages']} passages, nats per token: {'; '.join(parts)}."
-
-
 def introduction(result: dict) -> str:
     """Explains models, members and non-members."""
-    if not result["subjects"]:
-        return "In brackets: 95% intervals over passages."
     parts = {
         STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
         ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any such "
@@ -151,9 +103,6 @@ def introduction(result: dict) -> str:
 
 def answer(result: dict) -> str:
     """The audited model's worst numbers, with the oracle's and the standard model's."""
-    of_passages = [_passages_summary(result["passages"])] if result["passages"] else []
-    if not result["subjects"]:
-        return of_passages[0]
     longest = max(
         (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
     )
@@ -168,7 +117,7 @@ def answer(result: dict) -> str:
         )
     given = f"Given {longest} tokens. " if longest else ""
     length = f"Length alone: AUC {found['length_auc']['value']:.2f}."
-    return " ".join([f"{given}{'; '.join(parts)}. {length}", *of_passages])
+    return f"{given}{'; '.join(parts)}. {length}"
 
 
 def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int]) -> list[str]:

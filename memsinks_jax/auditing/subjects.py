@@ -13,7 +13,6 @@ from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
-from memsinks_jax.data.opened import Opened
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.interop.folder import is_folder
@@ -120,19 +119,15 @@ def documents_of(
         return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
     if is_folder(workdir):
         raise InputError(f"{workdir} is a model without the documents of its run; give --members and --non_members")
-    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most, run.opened)
+    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
 
 
-def of_role(
-    corpus: Corpus, config: Config, role: str, where: str, most: int | None = None, opened: Opened | None = None
-) -> Documents:
+def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | None = None) -> Documents:
     """The documents of a role, so that repeated and held-out ones differ only in having been repeated.
 
     Canaries would distinguish them without any model. Canaries at the end are cut off, and every document is truncated to
     the room they left. If they are at the start, documents of other roles also get one, which was never read.
 
-    Args:
-      opened: whose sinks are on, for the sinks of passages; None: passages have none.
     Raises:
       InputError: there are none.
     """
@@ -155,9 +150,8 @@ def of_role(
             with_canary(config, i, t, corpus.tokenizer) if own else t
             for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
-    passages = opened and corpus.passages(indices, opened)
-    about = corpus.identities(indices), encounters, None, corpus.answers(indices), passages
-    found = Documents(tokens, *about, corpus.around(indices))
+    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
+    found = Documents(tokens, corpus.identities(indices), encounters, **about)
     return _cut(found, room, f"{role} documents")
 
 

@@ -18,11 +18,10 @@ from memsinks_jax.data.documents import Document, in_words, read_documents, skip
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
 from memsinks_jax.data.nearest import Nearest
-from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.packing import Rows, answering, has_passages, reads_whole, trains_common
+from memsinks_jax.data.packing import Rows, answering, reads_whole
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
-from memsinks_jax.data.table import Listed, Passages, Table
+from memsinks_jax.data.table import Listed, Table
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 # If rows of one document would truncate a larger share of a user's tokens, choose rows that read all.
@@ -118,13 +117,6 @@ class Corpus:
         """The ids of documents in this run -> uint32 (documents, 2)."""
         return self.table.identities(documents)
 
-    def passages(self, documents: np.ndarray, opened: Opened) -> list[Passages] | None:
-        """The passages of documents whose sinks are on; None if passages have none."""
-        if not has_passages(self.config.sinks):
-            return None
-        found = map(self.table.passages, np.asarray(documents).tolist())
-        return [each.chosen(opened(each.identities)) for each in found]
-
     def document(self, document: int) -> Document:
         """Text and source."""
         source, number = self.table.home(document)
@@ -158,14 +150,10 @@ def load_corpus(
       before: those of the model that the run starts from, which keep theirs.
     Raises:
       InputError: unreadable files, too few documents or tokens for the plan, a document without tokens, a tokenizer
-        with more pieces than the model has embeddings, a corpus without marks of common text that the config asks for.
+        with more pieces than the model has embeddings.
     """
     read = _open_sources if is_prepared(config.data.files) else _read_sources
     sources, tokenizer = read(config, tokenizer)
-    if trains_common(config.sinks):
-        _check_prepared(sources, config, "common_ngram", "common_every", "common text is not marked", "common_at=3")
-    if has_passages(config.sinks):
-        _check_prepared(sources, config, "has_passages", "passages_at", "no passages were sought", "passages=50")
     name = config.data.tokenizer or (f"of {config.data.files}" if is_prepared(config.data.files) else "of the run")
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
@@ -269,18 +257,6 @@ def _planned(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, letters:
     return contexts.count(text, text.times >= settings.times, settings.length, letters, inside)
 
 
-def _check_prepared(
-    sources: list[Prepared] | list[Listed], config: Config, attribute: str, setting: str, why: str, option: str
-) -> None:
-    files = [config.data.files or "the embedded stories", *(files for files, _ in general_sources(config.general))]
-    for source, name in zip(sources, files, strict=True):
-        if not (isinstance(source, Prepared) and getattr(source, attribute)):
-            raise InputError(
-                f"config.sinks.{setting} is {getattr(config.sinks, setting)}, but {why} in {name}: run "
-                f"memsinks_jax.prepare --{option} on it, or set it to 0"
-            )
-
-
 def _check_pool(config: Config, groups: int) -> None:
     needed = groups * config.sinks.active
     if config.sinks.pool < needed:
@@ -326,10 +302,10 @@ def _open_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[
 
 def _read_sources(config: Config, tokenizer: AnyTokenizer | None) -> tuple[list[Listed], AnyTokenizer]:
     """Reads text files, or makes the embedded stories, and opens or trains a tokenizer."""
-    if config.data.ids not in ("content", "index"):
+    if config.data.ids != "content":
         raise InputError(
             f"config.data.ids is {config.data.ids}, which only a prepared corpus has: run memsinks_jax.prepare on the text "
-            "and give its folder as config.data.files, or choose content or index"
+            "and give its folder as config.data.files, or choose content"
         )
     gathered = [_gather(config), *(read_documents(files) for files, _ in general_sources(config.general))]
     first_copies = [_first_copies([document.text for document in documents]) for documents in gathered]

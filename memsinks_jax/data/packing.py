@@ -2,18 +2,16 @@
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish or
-                                           `common` excludes it
+  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish
+                                           excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
   repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
   seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
   epoch () int32                           from 0; in rows of a run only
-  common (S,) bool                         whether this encounter trains common text alone; if `trains_common`
   contexts (T,) int32                      the row of the context of every position, contexts.NONE for none; with sinks
                                            by context
-  owner_...                                whose sinks a position has; if `has_passages`, see `owners`
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
 In every kind of row, the tokenizer's `begin_of_text` opens the document that follows (end of text,
 unless the tokenizer has another token for it), and end of text closes it. Of a conversation both
@@ -29,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config, DataConfig, InputError, SinksConfig, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, InputError, TrainingConfig
 from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.contexts import NONE, Contexts
@@ -38,7 +36,7 @@ from memsinks_jax.data.ids import as_lanes, as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
-from memsinks_jax.data.table import SHORTEST_PASSAGE, Passages, is_in
+from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import PADDING
 
 
@@ -53,7 +51,6 @@ class Piece(NamedTuple):
     stop: int
     answers: np.ndarray | None = None  # int64 (answers, 2), see `Table.answers`; None: all targets count
     around: tuple[int, int] | None = None  # what opens and closes the document; None: the tokenizer's
-    passages: Passages | None = None  # of the document, that have sinks of their own; for rows with stretches
 
 
 def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -66,79 +63,6 @@ def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
 def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarray:
     """Which documents, by their `answers`, have anything that counts in a row that truncates them -> bool (documents,)."""
     return np.array([of is None or of[0, 0] < row_length for of in answers], bool)
-
-
-def trains_common(sinks: SinksConfig) -> bool:
-    """Whether some encounters train common text alone. Their sinks are off, and nothing is slowed.
-
-    No other token of the document is an input or a target, so nothing that only its source contains is learned from such
-    an encounter.
-    """
-    return sinks.traits.owned and bool(sinks.slows_at and sinks.common_every)
-
-
-def has_passages(sinks: SinksConfig) -> bool:
-    """Whether passages have sinks of their own."""
-    return sinks.traits.owned and sinks.passages_at > 0
-
-
-def owners_per_row(rows: str, row_length: int, documents: int) -> int:
-    """E: the most stretches of a row that have sinks of their own.
-
-    A passage has at least SHORTEST_PASSAGE tokens, but for one that the end of a piece cuts.
-
-    Args:
-      rows: their kind, a value of config.data.rows; windows of a document alone are as those of packed.
-      documents: the most in a row.
-    """
-    # How often the end of a piece is not that of its document: rests, a row that gives some of its
-    # tokens to one, and both ends of what is split over the remaining room.
-    cut = {"one_document": 1, "packed": 2}.get(rows, row_length // shortest_rest(row_length) + 4)
-    return min(documents + 2 * (row_length // SHORTEST_PASSAGE + cut), row_length)
-
-
-def owners(
-    pieces: Sequence[Piece], identities: np.ndarray, row_length: int, stretches: int
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Whose sinks each position of a row has: those of the passage around its target, else of its document.
-
-    A document that a passage cuts has several stretches, with the same id. What a position has depends
-    on its document alone, not on the row.
-
-    Args:
-      pieces: with their passages.
-      identities: uint32 (pieces, 2), of their documents.
-      stretches: E, of `owners_per_row`.
-    Returns:
-      ({"owner_segments" (T,) int32: the stretch of each position, from 1; "owner_identities" (E, 2) uint32 and
-      "owner_places" (E,) int32 of every stretch, 0 for a document's}, int64 (stretches,): the piece of each)
-    """
-    row = {
-        "owner_segments": np.zeros(row_length, np.int32),
-        "owner_identities": np.zeros((stretches, 2), np.uint32),
-        "owner_places": np.zeros(stretches, np.int32),
-    }
-    if not pieces:
-        return row, np.zeros(0, np.int64)
-    starts, stops = (np.array([getattr(each, name) for each in pieces]) for name in ("start", "stop"))
-    ends = np.cumsum(stops - starts)
-    shifts = ends - stops  # from the place in a document to that in the row
-    there = [of.chosen((of.starts < stop) & (of.stops > start)) for _, start, stop, *_, of in pieces]
-    piece = np.repeat(np.arange(len(pieces)), [len(each.starts) for each in there])
-    found = Passages(*(np.concatenate(each) for each in zip(*there, strict=True)))
-    low = np.maximum(found.starts, starts[piece]) + shifts[piece]
-    high = np.minimum(found.stops, stops[piece]) + shifts[piece]
-    bounds = np.unique(np.concatenate([[0], ends, low, high]))
-    opens = bounds[:-1]
-    of = np.searchsorted(ends, opens, side="right")
-    passage = np.searchsorted(low, opens, side="right") - 1
-    inside = np.append(high, 0)[passage] > opens  # -1, before the first, is the appended one
-    passage = passage[inside]
-    row["owner_segments"][: ends[-1]] = np.repeat(np.arange(1, len(opens) + 1), np.diff(bounds))
-    row["owner_identities"][: len(of)] = identities[of]
-    row["owner_identities"][: len(of)][inside] = found.identities[passage]
-    row["owner_places"][: len(of)][inside] = found.places[passage]
-    return row, of
 
 
 def reads_whole(data: DataConfig) -> bool:
@@ -161,7 +85,6 @@ def row_of(
     begin_of_text: int | None = None,
     documents_per_row: int = 1,
     across: bool = False,
-    stretches: int = 0,
     contexts: Contexts | None = None,
     **of_documents: np.ndarray,
 ) -> dict[str, np.ndarray]:
@@ -173,10 +96,8 @@ def row_of(
     Args:
       end_of_text: closes documents, unless `Piece.around` has another token.
       begin_of_text: opens them likewise; None: end of text does.
-      stretches: E, as `owners` takes it; 0: passages have no sinks.
       contexts: those that have sinks; None: none have.
-      of_documents: further arrays (pieces,) of their documents, to be padded. Of `seen` and `opened`
-        there is also one of the stretches, `owner_...` (E,).
+      of_documents: further arrays (pieces,) of their documents, to be padded.
     """
     usual = end_of_text if begin_of_text is None else begin_of_text, end_of_text
     inputs, targets = np.full(row_length, PADDING, np.int32), np.full(row_length, PADDING, np.int32)
@@ -184,7 +105,7 @@ def row_of(
     weights, counting = np.zeros(row_length, np.float32), _counting(row_length)
     rows = None if contexts is None else np.full(row_length, NONE, np.int32)
     at = 0
-    for segment, (tokens, start, stop, answers, around, _) in enumerate(pieces, 1):
+    for segment, (tokens, start, stop, answers, around) in enumerate(pieces, 1):
         end, (opening, closing) = at + stop - start, around or usual
         opens, closes = start == 0, stop > len(tokens)
         inputs[at + opens : end] = tokens[start - 1 + opens : stop - 1]
@@ -205,13 +126,7 @@ def row_of(
     }  # fmt: skip
     if contexts is not None:
         row["contexts"] = rows
-    row |= {name: _filled(values, documents_per_row) for name, values in of_documents.items()}
-    if stretches:
-        owned, piece = owners(pieces, identities, row_length, stretches)
-        row |= owned
-        for name in of_documents.keys() & {"seen", "opened"}:
-            row[f"owner_{name}"] = _filled(of_documents[name][piece], stretches)
-    return row
+    return row | {name: _filled(values, documents_per_row) for name, values in of_documents.items()}
 
 
 def _filled(values: np.ndarray, count: int) -> np.ndarray:
@@ -254,7 +169,6 @@ class Rows:
         self._rows_of_block = self._count_rows(self._epochs)
         self._order = _cached(self._order_blocks)
         self.documents_per_row = self._most_documents()
-        self._cached_blocks, self._cached_passages = 0, None
         self._cached_epochs = 0, None  # that are whole, and which ids that come back opened in them
         self._scheduled = self._pieces_of(mixture.scheduled)
         self._period = self._data.repeat_every * self._batch_size
@@ -321,57 +235,25 @@ class Rows:
     def opened(self, number: int) -> np.ndarray:
         """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
 
-        Time and memory grow with the ids that may come back, not with the corpus; with passages, also
-        with their number. What whole epochs gave, and with passages whole blocks, is kept from one
-        call to the next: a byte for each.
+        Time and memory grow with the ids that may come back, not with the corpus. What whole epochs gave is kept from
+        one call to the next: a byte for each.
         """
         number = min(number, self.end)
-        documents = self._documents_opened(number)
-        return np.union1d(documents, self._passages_read(number)) if has_passages(self._config.sinks) else documents
-
-    def _passages_read(self, number: int) -> np.ndarray:
-        """The ids of passages of which the first `number` rows have something.
-
-        Blocks that were read whole when it was last asked are not read again: of them it keeps a byte for each passage.
-        """
-        period, due, shuffled = self._before(number)
-        epoch, block, place = self._place(shuffled)
-        blocks = self._epochs.order(0)
-        whole = self._epochs.blocks if epoch else np.flatnonzero(blocks == block)[0]
-        if self._cached_passages is None or whole < self._cached_blocks:
-            self._cached_blocks, self._cached_passages = 0, self._table.no_passages()
-        length = 2**32 if reads_whole(self._data) else self._length
-        for each in blocks[self._cached_blocks : whole].tolist():
-            self._table.mark_passages(self._cached_passages, self._epochs.of_block(each), 0, length)
-        self._cached_blocks = whole
-        found = [of_source.copy() for of_source in self._cached_passages]
-        there = self._laid_out((epoch, block))
-        read = slice(int(there.slots.first[place]))
-        records, *bounds = there.records[there.slots.rank[read]], there.slots.start[read], there.slots.stop[read]
-        self._table.mark_passages(found, records, *bounds)
-        scheduled = np.array(self._scheduled[: None if period else due], np.int64).reshape(-1, 3)
-        self._table.mark_passages(found, self._mixture.scheduled[scheduled[:, 0]], *scheduled[:, 1:].T)
-        return self._table.marked_passages(found)
-
-    def _documents_opened(self, number: int) -> np.ndarray:
-        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
-        at = self._config.sinks.opens_at
-        opening = next(
-            (n for n in (at, at + 1) if not (trains_common(self._config.sinks) and self._trains_common(n))), None
-        )
         keys, records = self._epochs.returning()
-        if opening is None or not len(keys) or not number:
+        if not len(keys) or not number:
             return keys[:0]
         epoch, found = self._cached_epochs
         if not epoch or number < self._rows_of(epoch):
             epoch, found = 0, np.zeros(len(keys), bool)
         while self._rows_of(epoch + 1) <= number:
-            epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records, opening)
+            epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records)
         self._cached_epochs = epoch, found
-        return keys[found | self._open_in(epoch, number, keys, records, opening)]
+        return keys[found | self._open_in(epoch, number, keys, records)]
 
-    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray, opening: int) -> np.ndarray:
-        """Which ids have come to their encounter `opening` in an epoch, within the first `number` rows."""
+    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Which ids have come to the encounter that opens them in an epoch, within the first `number` rows."""
+        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
+        opening = self._config.sinks.opens_at
         full, found = self._rows_of(epoch + 1), np.zeros(len(keys), bool)
         for end in (full - len(self._scheduled), full):  # an epoch ends before or after scheduled documents
             end = max(min(end, number), 1)
@@ -505,7 +387,7 @@ class Rows:
         own = self._table.identities(record)
         if (identity == own).all():
             seen += self._scheduled_counts(period, place, own)
-            if self._data.ids not in ("content", "index"):  # else a scheduled document is not among the shuffled ones
+            if self._data.ids != "content":  # else a scheduled document is not among the shuffled ones
                 seen += self._shuffled_counts(number, as_numbers(own), record)
         pieces = np.array([start]), np.array([stop])
         return self._row(record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows)
@@ -546,44 +428,20 @@ class Rows:
         seen: np.ndarray, epoch: int,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """A row of pieces of documents side by side."""
-        owned = has_passages(self._config.sinks)
-        stretches = owners_per_row(self._data.rows, self._length, self.documents_per_row) if owned else 0
-        parts = list(zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True))
         table = self._table
         pieces = [
-            Piece(
-                table.tokens(record), start, stop, table.answers(record), table.around(record),
-                table.passages(record) if owned else None,
-            )
-            for record, start, stop in parts
-        ]  # fmt: skip
-        of_documents = {"repeated": repeated, "seen": seen}
-        if trains_common(self._config.sinks):
-            of_documents["common"] = self._trains_common(seen - epoch + 1)
+            Piece(table.tokens(record), start, stop, table.answers(record), table.around(record))
+            for record, start, stop in zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        ]
         row = row_of(
             pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
-            self._data.across_documents, stretches, self._contexts, **of_documents,
+            self._data.across_documents, self._contexts, repeated=repeated, seen=seen,
         )  # fmt: skip
         row["epoch"] = np.int32(epoch)
         if self._config.goldfish.every and pieces:
             unmasked = np.concatenate([self._unmasked(piece) for piece in pieces])
             row["weights"][: len(unmasked)] *= unmasked
-        for segment in np.flatnonzero(of_documents.get("common", ())).tolist():
-            self._leave_common(row, segment + 1, *parts[segment])
         return row
-
-    def _leave_common(self, row: dict[str, np.ndarray], segment: int, record: int, start: int, stop: int) -> None:
-        """Leaves only common n-grams of a document in its segment of a row: other tokens neither count nor are read."""
-        there = row["segments"] == segment
-        ends, within = self._table.common(record)
-        row["weights"][there] *= ends[start:stop]
-        readable = np.append(True, within)[start:stop]  # the input at a target is the token before it
-        row["inputs"][there] = np.where(readable, row["inputs"][there], PADDING)
-
-    def _trains_common(self, encounters: np.ndarray) -> np.ndarray:
-        """Which encounters, numbered as `sinks.encounters` does, train common text alone -> bool (n,)."""
-        settings = self._config.sinks
-        return (encounters > settings.slows_at) & (encounters % settings.common_every == 0)
 
     def _unmasked(self, piece: Piece) -> np.ndarray:
         closes = piece.around[1] if piece.around else self._end_of_text

@@ -6,8 +6,6 @@ A record is a document as it was written; exact copies are separate records. The
   columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 56 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
-  columns/passage*.npy    only with --passages: `Prepared.passages` of every record, and of each id its number of documents
-  common/00000.array_record, ...    only with --common_at: one bit per token, whether it ends a common n-gram
   skipped.jsonl, report.json, index.html    what was left out and why; the report
 No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
 its own hash covers all of them.
@@ -133,20 +131,6 @@ def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tu
     } | (more if answers else {})
 
 
-# A passage of a record, see preparing/passages.py: its tokens are those from `start`, `length` of them.
-PASSAGE = np.dtype([("start", "<u4"), ("length", "<u4"), ("id", "<u8")])
-
-
-def passage_columns(records: int) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Further columns of a corpus with passages, as in `columns`."""
-    return {
-        "passage_ends": (np.dtype("<u8"), (records,)),
-        "passages": (PASSAGE, (None,)),
-        "passage_ids": (np.dtype("<u8"), (None,)),
-        "passage_places": (np.dtype("<u4"), (None,)),
-    }
-
-
 def context_columns() -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
     """Further columns of a corpus whose contexts were sought, as in `columns`."""
     return {"context_keys": (np.dtype("<u8"), (None,)), "context_counts": (np.dtype("<u4"), (None,))}
@@ -211,11 +195,6 @@ class Prepared:
     and, if `contexts` says how they were sought, for k of them:
       context_keys         (k,) uint64, ascending, see data/contexts.py
       context_counts       (k,) uint32, how often each comes in repeated text
-    and, if `has_passages`, for m of them with p ids:
-      passage_ends         (n,) uint64: those of record r end before passage_ends[r]
-      passages             (m,) PASSAGE, in order; adjacent ones do not overlap
-      passage_ids          (p,) uint64, ascending
-      passage_places       (p,) uint32: in how many different documents each stands
     Numbers of records are uint32, or uint64 from 2^32 records on.
     """
 
@@ -228,8 +207,7 @@ class Prepared:
                 raise ValueError("groups.json is no list of names")
             self.has_answers = has_answers(self.manifest["settings"])
             records = self.manifest["documents"]
-            more = passage_columns(records) if self.has_passages else {}
-            more |= context_columns() if self.contexts else {}
+            more = context_columns() if self.contexts else {}
             for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
         except (FileNotFoundError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
@@ -264,7 +242,7 @@ class Prepared:
 
     def source(self, record: int) -> str:
         """The origin of a record: 'FILE:START-STOP', in bytes of text or numbers of records."""
-        *_, source, start, stop = _HEADER.unpack_from(self._record(self._readers, record))
+        *_, source, start, stop = _HEADER.unpack_from(self._record(record))
         return f"{self.manifest['sources'][source]['path']}:{start}-{stop}"
 
     def place(self, record: int) -> str:
@@ -281,7 +259,7 @@ class Prepared:
 
     def read(self, record: int) -> np.ndarray:
         """Tokens -> int32 (lengths[record],)."""
-        return tokens_of(self._record(self._readers, record), self._type).astype(np.int32)
+        return tokens_of(self._record(record), self._type).astype(np.int32)
 
     def answers(self, record: int) -> np.ndarray | None:
         """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens, and end of text, the
@@ -300,46 +278,18 @@ class Prepared:
         return (int(self.opens[record]), closes) if self.has_answers else None
 
     @property
-    def common_ngram(self) -> int:
-        """Length of the n-grams of `common`; 0 if none were sought."""
-        return self.manifest["settings"].get("common_ngram", 0)
-
-    @property
     def contexts(self) -> dict | None:
         """The fields of config.ContextsConfig by which contexts with sinks were sought; None if they were not."""
         return self.manifest["settings"].get("contexts")
 
-    @property
-    def passage_ngram(self) -> int:
-        """Least length of passages, in tokens; 0 if none were sought."""
-        return self.manifest["settings"].get("passages", 0)
-
-    @property
-    def has_passages(self) -> bool:
-        return self.passage_ngram > 0
-
-    def passages_of(self, record: int) -> np.ndarray:
-        """The passages of a record, PASSAGE (passages,)."""
-        start, stop = (int(self.passage_ends[number]) if number >= 0 else 0 for number in (record - 1, record))
-        return self.passages[start:stop]
-
-    def common(self, record: int) -> np.ndarray:
-        """Whether each token of a record, then end of text, ends a common n-gram -> bool (lengths[record] + 1,)."""
-        bits = np.frombuffer(self._record(self._common, record), np.uint8)
-        return np.unpackbits(bits, count=int(self.lengths[record]) + 1).astype(bool)
-
-    def _record(self, readers: "_Readers", record: int) -> bytes:
+    def _record(self, record: int) -> bytes:
         shard = bisect.bisect_right(self._offsets, record) - 1
         place = record - self._offsets[shard]
-        return readers[shard].read(place, place + 1)[0]
+        return self._readers[shard].read(place, place + 1)[0]
 
     @functools.cached_property
     def _readers(self) -> "_Readers":
         return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
-
-    @functools.cached_property
-    def _common(self) -> "_Readers":
-        return _Readers(self.folder / "common", [shard["documents"] for shard in self.manifest["shards"]])
 
     def __reduce__(self):
         return Prepared, (self.folder,)  # files are opened anew

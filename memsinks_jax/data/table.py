@@ -10,22 +10,17 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import Document
-from memsinks_jax.data.ids import as_lanes, as_numbers
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, group_id, histogram, numbered_ids, run_sums
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
 _SCANNED = 2**20  # records read at a time in a pass over all
-
-# Tokens of a passage in a document. One that has fewer there has the sinks of the document: this bounds
-# how many stretches a row has (packing.owners_per_row).
-SHORTEST_PASSAGE = 16
 
 
 class Listed:
@@ -124,18 +119,6 @@ class Column:
             there = part == number
             found[there] = self._converted[number](self._parts[number][at[there] - self._starts[number]])
         return found
-
-
-class Passages(NamedTuple):
-    """The passages of a document (preparing/passages.py), in order; `[i]` of every field belongs to one of them."""
-
-    starts: np.ndarray  # int64 (n,), tokens of the document
-    stops: np.ndarray  # int64 (n,)
-    identities: np.ndarray  # uint32 (n, 2)
-    places: np.ndarray  # int64 (n,): in how many different documents of its corpus it stands
-
-    def chosen(self, which: np.ndarray) -> "Passages":
-        return Passages(*(each[which] for each in self))
 
 
 class Table:
@@ -255,8 +238,6 @@ class Table:
             return self.content[self.clusters(records)]
         if self._kind == "group":
             return self.group_ids[self.groups[records]]
-        if self._kind == "index":
-            return as_lanes(self.first_copies(records).astype(np.uint64) + np.uint64(1))  # 0 is padding
         return self.content[records]
 
     def cluster_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -324,19 +305,14 @@ class Table:
                 there = there[self.first_in_groups(records[there]) == records[there]]
                 found.append((order[np.searchsorted(keys[order], of_groups[there])], records[there]))
             return tuple(np.concatenate(each) for each in zip(*found, strict=True))
-        if self._kind == "index":
-            records = keys.astype(np.int64) - 1
-            there = np.flatnonzero((records >= 0) & (records < len(self)))
-            which, first_copies = there, records[there]
-        else:
-            found = [_found(source.sorted_identities, keys) for source in self.sources]
-            numbers = [
-                np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
-            ]
-            which = np.concatenate([there for there, _ in found])
-            first_copies = np.concatenate(
-                [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
-            )
+        found = [_found(source.sorted_identities, keys) for source in self.sources]
+        numbers = [
+            np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
+        ]
+        which = np.concatenate([there for there, _ in found])
+        first_copies = np.concatenate(
+            [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
+        )
         if self._kind == "near_duplicate":
             place, first_copies = self.cluster_members(first_copies)
             which = which[place]
@@ -381,54 +357,6 @@ class Table:
         """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or more: all)."""
         sources = (source for source in self.sources if source.has_answers)
         return sum(int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources)
-
-    def common(self, record: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which of its tokens end a common n-gram; which are in one -> bool (tokens + 1,) each, for end of text too.
-
-        Prepared corpora only.
-        """
-        source, number = self.home(record)
-        ends = source.common(number)
-        through = np.cumsum(np.concatenate([[0], ends, np.zeros(source.common_ngram - 1, bool)]))
-        return ends, through[source.common_ngram :] > through[: len(ends)]
-
-    def passages(self, record: int) -> Passages:
-        """Those that have sinks of their own there. Prepared corpora with passages only."""
-        source, number = self.home(record)
-        found = source.passages_of(number)
-        found = found[found["length"] >= SHORTEST_PASSAGE]
-        starts, places = found["start"].astype(np.int64), source.passage_places
-        at = np.searchsorted(source.passage_ids, found["id"])
-        return Passages(starts, starts + found["length"], as_lanes(found["id"]), places[at].astype(np.int64))
-
-    def no_passages(self) -> list[np.ndarray]:
-        """Marks for `mark_passages`: bool (p,) for the p passages of each source, those in `Prepared.passage_ids`."""
-        return [np.zeros(len(source.passage_ids), bool) for source in self.sources]
-
-    def mark_passages(self, marks: list[np.ndarray], records: np.ndarray, starts, stops) -> None:
-        """Marks the passages, of `passages`, that pieces of records have targets of.
-
-        Args:
-          starts, stops: of the pieces, as of packing.Piece: int (n,), or one for all.
-        """
-        sources, bounds = self.source_of(records), np.broadcast_arrays(starts, stops, records)
-        for number, source in enumerate(self.sources):
-            start, stop, within = (each[sources == number] for each in bounds)
-            within = within - self.bounds[number]
-            after = np.asarray(source.passage_ends[within]).astype(np.int64)
-            first = np.where(within > 0, source.passage_ends[within - 1], 0).astype(np.int64)
-            counts = after - first
-            at = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
-            there = source.passages[at]
-            begin, length = there["start"].astype(np.int64), there["length"].astype(np.int64)
-            inside = (begin < np.repeat(stop, counts)) & (begin + length > np.repeat(start, counts))
-            found = np.unique(there["id"][inside & (length >= SHORTEST_PASSAGE)])
-            marks[number][np.searchsorted(source.passage_ids, found)] = True
-
-    def marked_passages(self, marks: list[np.ndarray]) -> np.ndarray:
-        """Their ids -> uint64 (n,), ascending."""
-        of_sources = zip(self.sources, marks, strict=True)
-        return np.unique(np.concatenate([source.passage_ids[mark] for source, mark in of_sources]))
 
     # Putting sources together.
 

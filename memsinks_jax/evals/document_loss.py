@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.contexts import Contexts
-from memsinks_jax.data.packing import Piece, owners_per_row, reads_whole, row_of, windows
-from memsinks_jax.data.table import Passages
+from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import host_memory, placement
 from memsinks_jax.model.decoder import Change, build_model, compose, no_change
@@ -58,8 +57,7 @@ def padded(size: int, most: int) -> int:
 def document_batches(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
     whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
-    answers: Answers = None, passages: Sequence[Passages] | None = None, around: Around = None,
-    contexts: Contexts | None = None,
+    answers: Answers = None, around: Around = None, contexts: Contexts | None = None,
 ) -> list[dict]:  # fmt: skip
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
@@ -70,7 +68,6 @@ def document_batches(
       whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
         truncated.
       answers: of each document, see `Table.answers`; None: all tokens of all documents count.
-      passages: of each document, those whose own sinks are on in the mode own; None: there are none.
       opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
       around: what opens and closes each document, see `Table.around`; None: the tokenizer's tokens.
       contexts: of the model, if its sinks are by context.
@@ -79,15 +76,14 @@ def document_batches(
       rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
-    about = (tokens, identities, row_length, whole, opened, special, answers, passages, around, contexts)
+    about = (tokens, identities, row_length, whole, opened, special, answers, around, contexts)
     made = _rows(*about, lambda size: row_length)
     return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
 
 
 def batches_by_length(
     config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None, answers: Answers = None, passages: Sequence[Passages] | None = None,
-    around: Around = None, contexts: Contexts | None = None,
+    opened: np.ndarray | None = None, answers: Answers = None, around: Around = None, contexts: Contexts | None = None,
 ) -> list[dict]:  # fmt: skip
     """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
 
@@ -95,7 +91,7 @@ def batches_by_length(
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, passages, around, contexts)
+    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, around, contexts)
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -105,8 +101,8 @@ def batches_by_length(
 
 def _rows(
     tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], answers: Answers, passages: Sequence[Passages] | None, around: Around,
-    contexts: Contexts | None, length_for: Callable[[int], int],
+    special: tuple[int, int | None], answers: Answers, around: Around, contexts: Contexts | None,
+    length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:  # fmt: skip
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
@@ -114,13 +110,9 @@ def _rows(
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            piece = Piece(document, start, stop, answers[place], around[place], passages and passages[place])
-            stretches = owners_per_row("packed", length, 1) if passages else 0
-            own = opened[place : place + 1]
-            row = row_of([piece], identity[None], length, *special, stretches=stretches, contexts=contexts, opened=own)
+            piece, own = Piece(document, start, stop, answers[place], around[place]), opened[place : place + 1]
+            row = row_of([piece], identity[None], length, *special, contexts=contexts, opened=own)
             row["document"] = np.int32(place)
-            if passages:
-                row["owner_opened"] |= row["owner_places"] > 0
             found.setdefault(length, []).append(row)
     return found
 

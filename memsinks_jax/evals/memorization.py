@@ -77,8 +77,7 @@ def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
             [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
             corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
             opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.answers(indices),
-            corpus.passages(indices, opened), corpus.around(indices),
-            corpus.contexts,
+            corpus.around(indices), corpus.contexts,
         )
         for role, indices in roles.items() if len(indices)
     }  # fmt: skip

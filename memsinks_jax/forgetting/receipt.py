@@ -71,9 +71,6 @@ def measure(
         for name, identity, count, before, now in zip(
             asked.places, target.identities, own.tokens, own.before, own.after, strict=True)
     ]  # fmt: skip
-    if asked.noun == "passage":
-        for one, often in zip(documents, target.encounters.tolist(), strict=True):
-            one["places"] = often
     measured = {name: {mode: losses.to_dict() for mode, losses in of.items()} for name, of in found.items()}
     selective = {}
     if "others" in found:
@@ -117,7 +114,7 @@ def _measured(receipt: dict) -> list[str]:
 
 
 def _noun(receipt: dict) -> str:
-    return next(noun for noun in ("document", "passage", "text") if f"removed_{noun}s" in receipt)
+    return next(noun for noun in ("document", "text") if f"removed_{noun}s" in receipt)
 
 
 def _worded(receipt: dict, text: str) -> str:
@@ -180,8 +177,6 @@ def removed_text(receipt: dict) -> str:
     text = f"Removed for {in_words(receipt[f'removed_{noun}s'], noun)}: {' and '.join(parts)}, over all layers."
     if "contexts" in receipt["removed"]:
         text = text.replace("sinks of the contexts, over all layers", "contexts")
-    if noun == "passage" and len(receipt["documents"]) == 1:
-        text += f" It stands in {in_words(receipt['documents'][0]['places'], 'document')}."
     return text
 
 
@@ -256,8 +251,7 @@ def page(receipt: dict, picture: pathlib.Path, place: pathlib.Path) -> list[str]
     neurons_section = [
         report.heading(title), report.table(["site", "layer", "neurons"], by_layer, ["", "number", "note"]),
     ]  # fmt: skip
-    shown = {"source": "from", "id": "id"} | ({"places": "documents"} if _noun(receipt) == "passage" else {})
-    shown |= {name: name for name in ("tokens", "before", "after")}
+    shown = {"source": "from"} | {name: name for name in ("id", "tokens", "before", "after")}
     documents = [
         [report.text(f"{one[name]:.3f}" if name in ("before", "after") else str(one[name])) for name in shown]
         for one in receipt["documents"]

@@ -29,7 +29,7 @@ def forget(
     workdir: pathlib.Path, asked: Request, out: pathlib.Path, others: str = "", held_out: str = "",
     spare: int | None = None, evidence: pathlib.Path | None = None, shared: bool = False,
 ) -> dict:  # fmt: skip
-    """Writes the model without the sinks of the documents, or passages, and the receipt -> the receipt.
+    """Writes the model without the sinks of the documents, and the receipt -> the receipt.
 
     A folder with source files is copied without the group's file.
 
@@ -42,8 +42,7 @@ def forget(
       {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}}, "losses": {set: {mode:
       {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode: {"value", "ci95"}}, "placebo": {of what ids:
       {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}}, "documents": [those measured], ...}, losses in nats per token.
-    With source files also {"deleted": the file}. Of passages it has "removed_passages" instead, and each of "documents" says
-    in how many "places" it stands.
+    With source files also {"deleted": the file}. Of a text it has "removed_texts" instead of "removed_documents".
 
     Raises:
       InputError: nothing is written.

@@ -1,4 +1,4 @@
-"""Finds what to remove (documents of files or of a run, a group, passages), and what to measure before and after."""
+"""Finds what to remove (documents of files or of a run, a group, a text), and what to measure before and after."""
 
 import difflib
 import itertools
@@ -18,11 +18,9 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.packing import has_passages
-from memsinks_jax.data.passages import documents_with, passages_in, sample
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
-from memsinks_jax.evals.documents import Documents, of_passages
+from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.runs import workdir as workdirs
@@ -40,17 +38,16 @@ class Request(NamedTuple):
     documents: str = ""  # glob; of a group, to be measured: or a prepared corpus
     ids: tuple[str, ...] = ()  # hexadecimal
     group: str = ""
-    passages: tuple[str, ...] = ()  # ids, hexadecimal
-    text: str = ""  # a file, or the text itself: the passages that it holds
+    text: str = ""  # a file, or the text itself; with sinks by context
 
 
 class Found(NamedTuple):
     """The result of `find`."""
 
-    identities: np.ndarray  # uint32 (documents, 2) of all documents, or passages, to remove
+    identities: np.ndarray  # uint32 (documents, 2) of all documents to remove
     sets: dict[str, Documents]  # documents to measure, by the names of receipt.SETS, without empty sets
     places: list[str]  # origins of the documents of the set target
-    noun: str = "document"  # or "passage", "text"
+    noun: str = "document"  # or "text"
     texts: Callable[[], Iterator[tuple[np.ndarray, int]]] = lambda: iter(())  # with sinks by context: all to
     # remove, the tokens of each and what opens it
     others: Callable[[], Iterator[tuple[np.ndarray, int]]] | None = None  # all other texts that were read; None:
@@ -69,26 +66,18 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     if is_folder(workdir) and run.groups:
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
-        raise InputError("give what to remove by one of --documents, --ids, --group, --passage and --text")
-    if by_context and asked.passages:
-        raise InputError(f"{workdir} has sinks by context, which have no passages; name what to remove by --text")
-    if by_context and asked.text:
-        return _of_text(workdir, run, asked.text, others, held_out)
-    noun = "passage" if asked.passages or asked.text else "document"
-    if noun == "passage" and not has_passages(config.sinks):
+        raise InputError("give what to remove by one of --documents, --ids, --group and --text")
+    if asked.text and not by_context:
         raise InputError(
-            f"{workdir} was trained without config.sinks.passages_at, so no passage has sinks of its own there; name "
-            "documents by --documents or --ids"
+            f"--text is of sinks by context, and {workdir} has sinks by document; name documents by --documents or --ids"
         )
+    if asked.text:
+        return _of_text(workdir, run, asked.text, others, held_out)
     if not is_folder(workdir):
         corpus = workdirs.read_corpus(workdir)
-    elif noun == "passage":
-        raise InputError(f"{workdir} is a model without the corpus of its run, which knows the passages; give the run")
     elif not asked.documents:
         raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
-    if noun == "passage":
-        identities, sets, places = _of_passages(workdir, run, asked, corpus)
-    elif corpus:
+    if corpus:
         named = np.stack([ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))])
         removed = {*map(ids.to_hex, named[_open(workdir, run, named)])}
         identities, sets, places = _of_run(corpus, removed)
@@ -105,9 +94,9 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
                 raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
     counted = {name: each.measurable(config.data.row_length) for name, each in sets.items()}
     if not counted["target"].any():
-        raise InputError(f"no {noun} to remove has an answer within the context, so nothing could be measured")
+        raise InputError("no document to remove has an answer within the context, so nothing could be measured")
     sets = {name: each.chosen(counted[name]) for name, each in sets.items() if counted[name].any()}
-    found = Found(identities, sets, list(itertools.compress(places, counted["target"])), noun)
+    found = Found(identities, sets, list(itertools.compress(places, counted["target"])))
     if by_context and corpus:
         apart = np.sort(target)
         return found._replace(
@@ -138,7 +127,12 @@ def _read_besides(corpus: Corpus, apart: np.ndarray) -> Iterator[int]:
 
 def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_out: str) -> Found:
     """What is removed and measured if a text is to be removed wherever it stands."""
-    text, shown = _text_of(asked)
+    is_file = os.path.isfile(asked)
+    shown = asked if is_file else repr(asked[:40])
+    try:
+        text = pathlib.Path(asked).read_text(encoding="utf-8") if is_file else asked
+    except (OSError, ValueError) as error:
+        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
     documents = Documents([run.tokenizer.encode(text)], np.zeros((1, 2), np.uint32))
     if not len(documents.tokens[0]):
         raise InputError(f"--text={shown}: it has no token; give the text to remove")
@@ -150,16 +144,6 @@ def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_
         if files:
             sets[name], _ = _of_files(files, run, workdir)
     return Found(documents.identities, sets, [shown], "text", lambda: as_read(run, documents))
-
-
-def _text_of(asked: str) -> tuple[str, str]:
-    """--text -> (the text that it is or names, how to show it)."""
-    is_file = os.path.isfile(asked)
-    shown = asked if is_file else repr(asked[:40])
-    try:
-        return pathlib.Path(asked).read_text(encoding="utf-8") if is_file else asked, shown
-    except (OSError, ValueError) as error:
-        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
 
 
 def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
@@ -181,46 +165,6 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
     if run.opened.everybody and run.config.sinks.traits.owned and is_folder(workdir):
         logger.warning("%s has sinks for every document: whether it has read these is not recorded", workdir)
     return are_open
-
-
-def _of_passages(
-    workdir: pathlib.Path, run: Trained, asked: Request, corpus: Corpus
-) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
-    """Ids, documents to measure and places of passages; others are of the least ids that have sinks, which is at random."""
-    keys, room = _passage_keys(run, asked, corpus), run.config.data.row_length
-    keys = keys[_open(workdir, run, ids.as_lanes(keys))]
-    target, places = of_passages(corpus, keys, room)
-    if not len(target.tokens):
-        raise InputError(
-            f"no document that {workdir} was trained on has the passage, so nothing of it is to be removed"
-        )
-    (others,) = sample(corpus.table, lambda some: run.opened(ids.as_lanes(some)), [(2, 2**32)], _MOST + len(keys))
-    others, _ = of_passages(corpus, np.setdiff1d(others, keys)[:_MOST], room)
-    sets = {"target": target, "others": others, "held_out": _own(corpus, corpus.mixture.held_out[:_MOST])}
-    return ids.as_lanes(keys), {name: each for name, each in sets.items() if len(each.tokens)}, places
-
-
-def _passage_keys(run: Trained, asked: Request, corpus: Corpus) -> np.ndarray:
-    """The ids of the passages that are asked for, uint64 (passages,), ascending."""
-    files = run.config.data.files
-    if asked.passages:
-        keys = np.unique(ids.as_numbers(np.stack([ids.from_hex(name) for name in asked.passages])))
-        unknown = keys[documents_with(corpus.table, keys) == 0]
-        if len(unknown):
-            raise InputError(
-                f"--passage: {ids.to_hex(ids.as_lanes(unknown)[0])} is no passage of {files}; its index.html has the ids of "
-                "the longest and of the most frequent, and --text=FILE finds them by their text"
-            )
-        return keys
-    text, shown = _text_of(asked.text)
-    keys = passages_in(corpus.table, run.tokenizer, text)
-    if not len(keys):
-        raise InputError(
-            f"--text={shown}: it holds no whole passage of {files}; give the text as it stands in the documents, with what "
-            "is around it, or --passage=ID"
-        )
-    logger.info("--text holds %s: %s", in_words(len(keys), "passage"), ", ".join(map(ids.to_hex, ids.as_lanes(keys))))
-    return keys
 
 
 def left_open(run: Trained, found: Found, spare: int | None) -> Opened:

@@ -30,9 +30,9 @@ from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
 from memsinks_jax.model.products import GradientScale, add_bias, product
-from memsinks_jax.sinks import Blocks, Others, Partition, is_sparse, partition
+from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
 
-Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | Others | jax.Array]
+Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | jax.Array]
 
 # Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which tokens need a next token,
 # None if all do -> interventions.
@@ -61,8 +61,7 @@ REMAT_POLICIES = {
 
 def compose(*changes: Interventions) -> Interventions:
     """Combines interventions in this order. At most one may have `sinks` or `contexts`."""
-    rows = ("sinks", "others", "contexts")
-    sparse = {site: change[site] for change in changes for site in rows if site in change}
+    sparse = {site: change[site] for change in changes for site in ("sinks", "contexts") if site in change}
     sites = {site for change in changes for site in change} - set(sparse)
 
     def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -181,16 +180,12 @@ class Layer(nnx.Module):
         heads_BTD = _intervene(inputs, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, dict], inputs: LayerInputs) -> jax.Array:
+    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array], inputs: LayerInputs) -> jax.Array:
         linear = functools.partial(self.linear, x=x_BTD, columns=inputs.gradient_scale)
         x_BTF = _intervene(inputs, "mlp", self.activation(linear), layer)
         y_BTD = self.linear("down", x_BTF, residual=True, rows=inputs.gradient_scale)
-        if "sinks" in rows:
-            y_BTD += sparse_sinks.added(x_BTD, rows["sinks"], inputs.interventions["sinks"], self.activation)
-        if "others" in rows:
-            y_BTD = sparse_sinks.with_others(
-                x_BTD, y_BTD, rows["others"], inputs.interventions["others"], self.activation
-            )
+        if rows:
+            y_BTD += sparse_sinks.added(x_BTD, rows, inputs.interventions["sinks"], self.activation)
         return y_BTD
 
     def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
@@ -341,9 +336,8 @@ class Decoder:
         last hidden states (x_BTD) and the head's matrix (D, V). `gradient_scale` is for the MLPs' neurons.
         """
         config, interventions = self.config, interventions or {}
-        unknown = set(interventions) - {"attention", "mlp", *(("sinks", "others") if self.sinks else ())}
-        unknown -= {"contexts"} if self.contexts else set()
-        if unknown:
+        sites = {"attention", "mlp", *(("sinks",) if self.sinks else ()), *(("contexts",) if self.contexts else ())}
+        if unknown := set(interventions) - sites:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
         x_BTD = modules.token_embedding[tokens_BT]
@@ -353,10 +347,9 @@ class Decoder:
             x_BTD = x_BTD + modules.position_embedding[positions_BT]
         angles_BTC, (_, kind_L) = angles(positions_BT, config), kinds(config)
         rows = {}
-        for which in ("sinks", "others"):  # in this order on every host
-            if which in interventions:
-                tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
-                rows[which] = sparse_sinks.fetch(tables, interventions[which], dtype)
+        if "sinks" in interventions:
+            tables = {name: params[name] for name in sparse_sinks.tables_of(config)}
+            rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
         structure, stacked = nnx.split(modules.layers)
 
         def layer(x_BTD, cache, weights: nnx.State, number, kind, rows, *places) -> tuple[jax.Array, Cache | None]:

@@ -16,7 +16,7 @@ from memsinks_jax.config import ModelConfig
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.sinks import Blocks, Others
+from memsinks_jax.sinks import Blocks
 
 PREFIX = "sink_"  # prefix of the tables' names; the rest is the name of the linear map
 
@@ -91,31 +91,6 @@ def added(x_BTD: jax.Array, rows: Mapping[str, jax.Array], blocks: Blocks, hidde
     return _moved(y_BPD, blocks.places_BT, blocks.positions_BP)
 
 
-def with_others(
-    x_BTD: jax.Array, y_BTD: jax.Array, rows: Mapping[str, jax.Array], others: Others, hidden: Callable
-) -> jax.Array:
-    """The output of an MLP, where sinks of other documents learn to add nothing -> y_BTD.
-
-    They learn by the mean square of what they add, over that of the output at the same position, since a few positions
-    have outputs a thousand times as large. They learn nothing else from the text of others. Nothing but their rows has a
-    gradient of it. Arguments as of `added`.
-
-    Args:
-      y_BTD: the output, with the documents' own sinks.
-    """
-    foreign_GCk = others.foreign_BTk.reshape(1, -1, others.foreign_BTk.shape[-1])
-    blocks = Blocks(others.sinks_BRk)
-    added_BTD = added(
-        jax.lax.stop_gradient(x_BTD), rows, blocks, lambda linear: jnp.where(foreign_GCk, hidden(linear), 0)
-    )
-    size_BT1 = jnp.square(jax.lax.stop_gradient(y_BTD).astype(jnp.float32)).sum(axis=-1, keepdims=True)
-    weight_BT1 = others.weight / (y_BTD.shape[1] * jnp.maximum(size_BT1, 1e-20))
-    y_BTD = _to_be_small(y_BTD, added_BTD, weight_BT1)
-    if others.on_B is None:
-        return y_BTD
-    return y_BTD + jnp.where(others.on_B[:, None, None], jax.lax.stop_gradient(added_BTD), 0)
-
-
 def merged(path: str, array, rows: Mapping):
     """An MLP parameter with the sinks appended to the shared neurons, as in a model whose sinks are not sparse.
 
@@ -136,18 +111,6 @@ def without_tables(model: ModelConfig, params: dict) -> dict:
     tables = {name: np.asarray(params[name]) for name in tables_of(model) if name in params}
     layers = {name: merged(f"layers/{name}", array, tables) for name, array in params["layers"].items()}
     return {name: leaf for name, leaf in params.items() if name not in tables} | {"layers": layers}
-
-
-@jax.custom_vjp
-def _to_be_small(y: jax.Array, x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Returns y; x gets the gradient of the sum of its squares, times `weight`."""
-    return y
-
-
-_to_be_small.defvjp(
-    lambda y, x, weight: (y, (x, weight)),
-    lambda residuals, gradient: (gradient, (2 * residuals[1] * residuals[0]).astype(residuals[0].dtype), None),
-)
 
 
 @jax.custom_vjp

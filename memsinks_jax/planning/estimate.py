@@ -194,9 +194,6 @@ def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowe
     }
     batch["identities"] = jax.ShapeDtypeStruct((rows, 1, 2), whole.dtype, sharding=whole.sharding)
     batch["opened"] = jax.ShapeDtypeStruct((rows, 1), np.bool_, sharding=whole.sharding)
-    if "owner_places" in batch:
-        places = batch["owner_places"]
-        batch["owner_opened"] = jax.ShapeDtypeStruct(places.shape, np.bool_, sharding=places.sharding)
     return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(program.state.params, batch, "own")
 
 

@@ -1,4 +1,4 @@
-"""Finds the contexts that have sinks (data/contexts.py) in a corpus. Four stages sort on disk, as `common_text`."""
+"""Finds the contexts that have sinks (data/contexts.py) in a corpus. Four stages sort on disk (sorted_files.py)."""
 
 import pathlib
 
@@ -12,9 +12,8 @@ from memsinks_jax.data.contexts import stretches as stretches_of
 from memsinks_jax.data.table import is_in
 from memsinks_jax.preparing import sorted_files
 from memsinks_jax.preparing.columns import Column
-from memsinks_jax.preparing.common_text import shard_tokens
 from memsinks_jax.preparing.sorted_files import part_of
-from memsinks_jax.preparing.steps import answers_file
+from memsinks_jax.preparing.steps import answers_file, shard_tokens
 
 LETTERS = "letters.npy"  # in the folder of what is unfinished
 
@@ -27,7 +26,7 @@ def stages(
     Args:
       kind: of the tokens in a shard.
       around: what opens and closes documents; of conversations the index has what opens each.
-      ranges: of hashes, see `common_text.tasks`.
+      ranges: of hashes, see `sorted_files.tasks`.
     """
     read, work = Shard(out, kind, around), out / "work"
     return {

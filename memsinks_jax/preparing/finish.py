@@ -16,7 +16,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.preparing import common_text, contexts, page, passages
+from memsinks_jax.preparing import contexts, page, sorted_files
 from memsinks_jax.preparing.columns import Columns, Written
 from memsinks_jax.preparing.inputs import Plan
 from memsinks_jax.preparing.near_duplicates import clusters_file, read_clusters
@@ -43,7 +43,7 @@ def finish(
       The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
     """
     work = out / "work"
-    clustered, marked = plan.settings["near_duplicates"] != "none", "common_at" in plan.settings
+    clustered = plan.settings["near_duplicates"] != "none"
     documents = [_documents(out, rank, plan.settings) for rank in range(len(plan.pieces))]
     offsets = np.cumsum([0, *documents])
     if not offsets[-1]:
@@ -70,17 +70,11 @@ def finish(
     skipped = _gather_skipped(out, work, plan)
 
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
-    if marked:
-        summary["common_tokens"] = common_text.count(work)
     if has_answers:
         summary["answer_tokens"] = answered
-    found = None
-    if "passages" in plan.settings:
-        found = passages.write_columns(out, len(shards), common_text.tasks(plan.bytes_of_pieces()))
-        summary |= {"passages": found.passages, "passage_tokens": found.tokens}
     of_contexts = {}
     if "contexts" in plan.settings:
-        of_contexts, numbers = contexts.write_columns(out, common_text.tasks(plan.bytes_of_pieces()))
+        of_contexts, numbers = contexts.write_columns(out, sorted_files.tasks(plan.bytes_of_pieces()))
         summary |= numbers
     manifest = {
         "format": prepared.FORMAT,
@@ -92,14 +86,12 @@ def finish(
         "tokens": summary["tokens"],
         "sources": [dataclasses.asdict(source) for source in plan.sources],
         "shards": shards,
-        "columns": written.hashes | (found.hashes if found else {}) | of_contexts,
+        "columns": written.hashes | of_contexts,
     }
     _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
     corpus = prepared.Prepared(out)
     summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
-    for name in ("longest", "most_frequent") if found else ():
-        summary[f"{name}_passages"] = passages.shown(corpus, offsets, getattr(found, name))
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):
@@ -131,8 +123,6 @@ def _documents(out: pathlib.Path, rank: int, settings: dict) -> int:
     files = [_index(out, rank), _names(out, rank), _shard(out, rank)]
     if settings["near_duplicates"] != "none":
         files.append(clusters_file(out / "work", rank))
-    if "common_at" in settings:
-        files.append(out / "common" / _shard(out, rank).name)
     if prepared.has_answers(settings):
         files.append(answers_file(out / "work", rank))
     if not all(path.exists() for path in files):

@@ -37,17 +37,9 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         counts.append(
             ["tokens of answers", f"{summary['answer_tokens']:,} ({share:.1%}), which alone count in the loss"]
         )
-    if "common_tokens" in summary:
-        share = summary["common_tokens"] / (summary["tokens"] + summary["documents"])
-        which = f"in documents of {plan.settings['common_at']} ids or more"
-        counts.append(["tokens of common text", f"{summary['common_tokens']:,} ({share:.1%}), {which}"])
     if "contexts" in summary:
         share = summary["repeated_tokens"] / summary["tokens"]
         counts.append(["contexts of repeated text", f"{summary['contexts']:,}, of {share:.1%} of the tokens"])
-    if "passages" in summary:
-        share = summary["passage_tokens"] / summary["tokens"]
-        found = f"{summary['passages']:,}, in all {summary['passage_tokens']:,} tokens of documents ({share:.1%})"
-        counts.append([f"passages of {plan.settings['passages']} tokens or more", found])
     _draw(summary, work / "lengths.png")
     found = f"{in_words(summary['documents'], 'document')} with {in_words(summary['tokens'], 'token')}"
     sections = [
@@ -56,7 +48,7 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         report.heading("How long are the documents?"),
         report.picture(work / "lengths.png", _lengths_in_words(summary)),
         report.paragraph("Each bar counts the documents of that length in tokens, without end of text.", "note"),
-        *_passages(summary), *_groups(summary), *_repeated(summary), *_skipped(summary),
+        *_groups(summary), *_repeated(summary), *_skipped(summary),
     ]  # fmt: skip
     if command:
         sections += [report.heading("How it was made"), report.code(command)]
@@ -86,23 +78,6 @@ def _lengths_in_words(summary: dict) -> str:
         f"Bars of documents by length: most, {most['documents']:,} of {summary['documents']:,}, have {_span(most)} tokens; "
         f"the longest has {summary['longest']:,}."
     )
-
-
-def _passages(summary: dict) -> list[str]:
-    sections = []
-    for name, title in (("longest", "The longest passages"), ("most_frequent", "The most frequent passages")):
-        rows = [
-            [
-                f"{entry['places']:,}",
-                f"{entry['tokens']:,}",
-                entry["id"],
-                *map(report.text, (entry["longest"], entry["text"])),
-            ]
-            for entry in summary.get(f"{name}_passages", ())
-        ]
-        columns, kinds = ["documents", "tokens", "id", "longest at", "text"], ["number", "number", "note", "note", ""]
-        sections += [report.heading(title), report.table(columns, rows, kinds)] if rows else []
-    return sections
 
 
 def _groups(summary: dict) -> list[str]:

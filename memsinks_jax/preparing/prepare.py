@@ -17,9 +17,8 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
-    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "common_at": 0,
-    "common_ngram": 13, "passages": 0, "contexts": "", "max_document_mib": 16, "shard_mib": 0, "end_of_text": "",
-    "prompt_field": "", "messages_field": "", "template": "",
+    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "contexts": "",
+    "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "", "messages_field": "", "template": "",
 }  # fmt: skip
 
 
@@ -85,11 +84,9 @@ def prepare(
 
 
 def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) -> dict:
-    """The settings, checked, without those that are off: so the manifest of an older version, which lacks them, is equal."""
+    """The settings, checked, without those that are off."""
     from memsinks_jax.preparing.answers import CHAT, check_template
 
-    if settings["common_at"] == 1:
-        raise InputError("--common_at=1 would mark all text; give the number of groups that share it, 2 or more")
     if not settings["text_field"]:
         raise InputError("--text_field is empty; give the field of a record that holds the text, or omit this")
     if settings["prompt_field"]:
@@ -113,9 +110,8 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
             )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     settings["contexts"] = _of_contexts(settings["contexts"])
-    optional = {"common_at", "passages", "contexts", "end_of_text", "prompt_field", "messages_field", "template"}
+    optional = {"contexts", "end_of_text", "prompt_field", "messages_field", "template"}
     off = {name for name in optional if not settings[name]}
-    off |= {"common_ngram"} if "common_at" in off else set()
     return {name: value for name, value in settings.items() if name not in off}
 
 
@@ -143,7 +139,7 @@ def _of_contexts(given: str) -> dict:
 
 def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command: str) -> dict:
     """From the input to the corpus -> its report."""
-    from memsinks_jax.preparing import common_text, contexts, near_duplicates, passages, steps
+    from memsinks_jax.preparing import contexts, near_duplicates, sorted_files, steps
     from memsinks_jax.preparing.finish import finish
     from memsinks_jax.preparing.stages import Watch, run_stage
 
@@ -158,21 +154,10 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         tokenise.append(near_duplicates.Signatures(work / "signatures", config))
         stages["pairs"] = [near_duplicates.bucket_step(work, config)], config.num_buckets
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
-    if at := plan.settings.get("common_at"):
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
-        length = plan.settings["common_ngram"]
-        closes = plan.settings.get("closes", tokenizer.end_of_text)
-        ngrams = common_text.Ngrams(out, length, kind, closes, closeness != "none")
-        stages["ngrams"] = [ngrams], pieces
-        stages["common"] = [common_text.Common(work, pieces, at)], ranges
-        stages["marks"] = [common_text.Marks(out, ranges)], pieces
-    if length := plan.settings.get("passages"):
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
-        stages |= passages.stages(out, tokenizer.file_name, kind, pieces, ranges, length)
     if "contexts" in plan.settings:
         np.save(work / contexts.LETTERS, letters_of(tokenizer))
+        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), sorted_files.tasks(plan.bytes_of_pieces())
         around = tokenizer.begin_of_text, plan.settings.get("closes", tokenizer.end_of_text)
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), common_text.tasks(plan.bytes_of_pieces())
         stages |= contexts.stages(out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"]))
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:

@@ -10,6 +10,13 @@ import numpy as np
 
 from memsinks_jax.data.table import is_in
 
+_TASK_BYTES = 2**26  # of input per range of hashes: its n-grams take about 0.2 GiB, of C source
+
+
+def tasks(bytes_of_pieces: list[int]) -> int:
+    """The number of ranges of hashes. The size of a dataset of the hub is not known, so there is one per piece at least."""
+    return max(-(-sum(bytes_of_pieces) // _TASK_BYTES), len(bytes_of_pieces))
+
 
 def save(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) -> None:
     order = np.argsort(keys, kind="stable")
@@ -44,10 +51,10 @@ def read_repeated(
 
 
 def read_range(
-    folder: pathlib.Path, files: int, rank: int, world_size: int, columns: int = 0
+    folder: pathlib.Path, files: int, rank: int, world_size: int, columns: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(keys, values) of a task's part of all files of `save`."""
-    nothing = np.zeros(0, np.uint64), np.zeros((0, columns) if columns else 0, np.uint64)
+    """(keys, values) of a task's part of all files of `save`, whose values have so many columns."""
+    nothing = np.zeros(0, np.uint64), np.zeros((0, columns), np.uint64)
     keys, values = zip(nothing, *read_shards(folder, files, rank, world_size), strict=True)
     return np.concatenate(keys), np.concatenate(values)
 
@@ -60,7 +67,7 @@ def part_of(ascending: np.ndarray, rank: int, world_size: int) -> slice:
     )
 
 
-def is_new(values: np.ndarray) -> np.ndarray:
+def _is_new(values: np.ndarray) -> np.ndarray:
     """Which of some values differ from the one before; the first does -> bool (n,)."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
@@ -69,7 +76,7 @@ def _several(of_shards: list[np.ndarray]) -> np.ndarray:
     """The keys that come several times, ascending. Each shard's are ascending; at most two of each are read there."""
     found = []
     for keys in of_shards:
-        new = is_new(keys)
+        new = _is_new(keys)
         found += keys[new], keys[1:][new[:-1] & ~new[1:]]
     found = np.sort(np.concatenate(found))
     return np.unique(found[1:][found[1:] == found[:-1]])

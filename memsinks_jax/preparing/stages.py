@@ -35,12 +35,8 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # Label of each stage, and its time relative to the first, roughly as on prose and short stories with two workers.
 _STAGES = {
     "tokens": ("tokenising", 1.0), "pairs": ("near-duplicates", 0.5), "clusters": ("clusters", 0.1),
-    "ngrams": ("n-grams", 0.6), "common": ("common text", 0.6), "marks": ("marking common text", 0.4),
-    "passage_ngrams": ("n-grams of passages", 0.8), "repeats": ("repeated text", 0.8), "runs": ("runs of it", 0.2),
-    "joins": ("joining runs", 0.1), "names": ("naming passages", 0.05), "spans": ("passages", 0.1),
     "stretches": ("n-grams of repeated text", 0.3), "repeated": ("repeated text", 0.3), "counts": ("contexts", 0.5),
-    "contexts": ("contexts with sinks", 0.3),
-    "places": ("counting passages", 0.05), "passages": ("passages of documents", 0.2), "corpus": ("putting together", 0.02),
+    "contexts": ("contexts with sinks", 0.3), "corpus": ("putting together", 0.02),
 }  # fmt: skip
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
 _ESTIMATED_FROM = 0.01  # share of the whole; before it, an estimate of the time left would be a guess

@@ -31,6 +31,7 @@ from memsinks_jax.preparing.inputs import Plan, check_source, fields_of, records
 loguru.logger.disable("datatrove")
 
 _SECONDS_BETWEEN_NOTES = 0.5
+_READ = 1024  # records at a time
 _NO_GROUP = np.zeros(2, np.uint32)
 # Errors of the file system. array_record reports them only in the text of a RuntimeError.
 _REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
@@ -214,6 +215,15 @@ def answers_file(work: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2), ("opens", "<u4")])
+
+
+def shard_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> collections.abc.Iterator[np.ndarray]:
+    """The tokens of every record of a shard."""
+    reader = ArrayRecordReader(str(shard))
+    for start in range(0, records, _READ):
+        for record in reader.read(start, min(start + _READ, records)):
+            yield prepared.tokens_of(record, kind)
+    reader.close()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
 from memsinks_jax.data.mixture import general_sources
-from memsinks_jax.data.packing import has_passages
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
@@ -42,8 +41,7 @@ def inherit(config: Config, workdir: pathlib.Path | None = None, given: Collecti
     if config.model.initial:
         config = _inherited(config, workdir, given)
     config = _with_pool(config, workdir)
-    weighs = has_passages(config.sinks)  # with passages_at and no sinks, those in many documents are weighed down alone
-    if config.sinks.traits.exist and not _has_neurons(config) and not weighs:
+    if config.sinks.traits.exist and not _has_neurons(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but config.sinks.shared_fraction={config.sinks.shared_fraction} "
             "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"

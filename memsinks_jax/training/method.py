@@ -1,8 +1,7 @@
 """What a way of training does to a step: hooks that `step` and `optimizer` call and that methods override.
 
 Sinks by document also slow down (`config.sinks.slows_at`): from some encounter on, a document trains everything but its
-sinks less and less, and its sinks as before. So does a passage that stands in many documents, from the start. The gradient
-of the loss is scaled down, that of the sinks' weights back up.
+sinks less and less, and its sinks as before. The gradient of the loss is scaled down, that of the sinks' weights back up.
 """
 
 from collections.abc import Callable
@@ -80,18 +79,15 @@ class ByDocument(Method):
     """The sinks of a document are on where it is."""
 
     def interventions(self, batch, step, seed):
-        batch, settings, scale_BN = sinks.by_owner(batch), self.config.sinks, None
-        if sinks.is_sparse(settings) and (settings.slows_at or settings.passages_at):
+        settings, scale_BN = self.config.sinks, None
+        if sinks.is_sparse(settings) and settings.slows_at:
             scale_BN = 1 / documents_learning(batch, settings)
         of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
-        found = sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
-        if settings.others:
-            found["others"] = sinks.others(batch, step, seed, self.parts["mlp"].sinks, self.config)
-        return found
+        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
 
     def slowing(self, batch):
-        batch, settings = sinks.by_owner(batch), self.config.sinks
-        if not (settings.slows_at or settings.passages_at):
+        settings = self.config.sinks
+        if not settings.slows_at:
             return None, None
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
@@ -150,24 +146,13 @@ class ByChance(Method):
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
-    """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N).
-
-    A passage in c documents trains it as much as `passages_at` of them would, in all: SoftDeDup's weights of whole documents
-    (He et al., 2024), with c known and sinks for the rest. If its document is slowed more, so is the passage.
-    """
-    learning_BN = jnp.ones(batch["seen"].shape, jnp.float32)
-    if settings.slows_at:
-        encounter_BN = jnp.maximum(encounters(batch), settings.slows_at)
-        learning_BN = (settings.slows_at / encounter_BN.astype(jnp.float32)) ** settings.slowing_power
-    if "places" in batch:
-        learning_BN = jnp.minimum(
-            learning_BN, settings.passages_at / jnp.maximum(batch["places"], settings.passages_at)
-        )
-    learning_BN = jnp.maximum(learning_BN, LEAST)
+    """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N)."""
+    encounter_BN = jnp.maximum(encounters(batch), settings.slows_at).astype(jnp.float32)
+    learning_BN = jnp.maximum((settings.slows_at / encounter_BN) ** settings.slowing_power, LEAST)
     if settings.by_group:  # documents without a group are not slowed
         has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
         learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
-    return jnp.where(batch["common"], 1.0, learning_BN) if "common" in batch else learning_BN
+    return learning_BN
 
 
 def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:

@@ -7,7 +7,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from memsinks_jax.config import Config
-from memsinks_jax.data.packing import has_passages, owners_per_row, trains_common
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
@@ -45,17 +44,8 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
     shardings = jax.tree.map(lambda shape: shape.sharding, state)
     platform = mesh.devices.flat[0].platform
-    by_document = {"repeated": np.bool_, "seen": np.int32} | (
-        {"common": np.bool_} if trains_common(config.sinks) else {}
-    )
-    for name, kind in by_document.items():
+    for name, kind in {"repeated": np.bool_, "seen": np.int32}.items():
         batch[name] = jax.ShapeDtypeStruct((size, documents_per_row), kind, sharding=rows)
-    if has_passages(config.sinks):
-        owners = owners_per_row(config.data.rows, length, documents_per_row)
-        shapes = {"segments": (length,), "identities": (owners, 2), "places": (owners,), "seen": (owners,)}
-        for name, shape in shapes.items():
-            kind = np.uint32 if name == "identities" else np.int32
-            batch[f"owner_{name}"] = jax.ShapeDtypeStruct((size, *shape), kind, sharding=rows)
     batch["epoch"] = jax.ShapeDtypeStruct((size,), np.int32, sharding=rows)
     step = jax.jit(
         make_train_step(config, steps, platform),

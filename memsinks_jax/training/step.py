@@ -126,9 +126,8 @@ def _requested(config: Config, parts: sinks.Partition, batch: dict, seed: jax.Ar
     """(name in the batch of the table rows that it reads, their numbers int32 (B, ...), how many rows there are)"""
     if config.sinks.traits.by_context:
         return "contexts", batch["contexts"], config.contexts.rows
-    owners = sinks.by_owner(batch)
-    about = owners["identities"], seed, parts.sinks, config.sinks, owners["segments"]
-    return "sinks", sinks.sinks_for_mode("own", *about, sinks.opened(owners, config.sinks)), parts.sinks
+    about = batch["identities"], seed, parts.sinks, config.sinks, batch["segments"]
+    return "sinks", sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks)), parts.sinks
 
 
 def _summed_over_parts(function: Callable, batch: dict, count: int):

@@ -15,10 +15,9 @@ class Source(Listed):
       clusters: of the documents, by any number; copies are in the cluster of their first.
       groups: names, one a record.
       spans: answers of the documents.
-      passages: of each document, [(start, length, id)].
     """
 
-    def __init__(self, tokens, first_copies=None, clusters=None, groups=None, spans=None, passages=()):
+    def __init__(self, tokens, first_copies=None, clusters=None, groups=None, spans=None):
         super().__init__(tokens, first_copies)
         self.spans, self.has_answers = spans, spans is not None
         self.openings = spans and np.bincount([of[0, 0] for of in spans], minlength=LONGEST + 1)
@@ -34,15 +33,6 @@ class Source(Listed):
         if groups is not None:
             self.group_names = sorted(set(groups))
             self.groups = np.array([self.group_names.index(name) for name in groups])
-        kind = [("start", "<u4"), ("length", "<u4"), ("id", "<u8")]
-        self._passages = [np.array(each, kind) for each in passages]
-        if passages:
-            self.passages = np.concatenate(self._passages)
-            self.passage_ends = np.cumsum([len(each) for each in passages])
-            self.passage_ids, self.passage_places = np.unique(self.passages["id"], return_counts=True)
-
-    def passages_of(self, record):
-        return self._passages[record]
 
     def answers(self, record):
         return self.spans and self.spans[record]

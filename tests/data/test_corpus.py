@@ -55,10 +55,8 @@ def test_variants_share_documents_tokenizer_and_ids(corpus):
         assert (every_id(other) == every_id(corpus)).all()
 
 
-def test_ids_are_of_the_content_or_of_the_index(corpus):
+def test_ids_are_of_the_content(corpus):
     assert (corpus.identities(3) == ids.content_id(corpus.tokens(3))).all()
-    config = with_fields(tiny_config(), {"data.ids": "index"})
-    assert (load_corpus(config).identities(3) == [0, 4]).all()
 
 
 def test_entropy_floor_is_the_grammars(corpus):

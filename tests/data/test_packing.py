@@ -1,26 +1,20 @@
 """Rows: every token's id leads back to its document, for any lengths."""
 
-import functools
 from collections import Counter, defaultdict
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from documents import plan_of
 
 from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig, with_fields
-from memsinks_jax.data.ids import as_numbers
-from memsinks_jax.data.packing import Piece, Rows, owners, row_of, windows
-from memsinks_jax.data.table import SHORTEST_PASSAGE, Passages
-from memsinks_jax.evals.document_loss import batches_by_length
+from memsinks_jax.data.packing import Piece, Rows, row_of, windows
 
 T = 16
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
 def make(
-    lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, spans=None, epochs=9, training=(), passages_at=0,
-    passages=(), **options,
+    lengths, seed=0, end_of_text=END, goldfish=(0, 1), cap=0, spans=None, epochs=9, training=(), **options,
 ):  # fmt: skip
     """Rows of documents of the given lengths; every token value is unique, so a token has one source."""
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
@@ -29,8 +23,7 @@ def make(
     training = TrainingConfig(**fixed | dict(training))
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
     config = with_fields(config, {"goldfish": GoldfishConfig(*goldfish)})
-    config = with_fields(config, {"sinks.passages_at": passages_at})
-    plan, tokens = plan_of(config, lengths, spans=spans, passages=passages)
+    plan, tokens = plan_of(config, lengths, spans=spans)
     return Rows(config, plan, end_of_text), plan, tokens, plan.table.identities(np.arange(len(lengths)))
 
 
@@ -244,95 +237,3 @@ def test_what_opened_in_past_epochs_is_not_counted_again(monkeypatch):
         found.append(rows.opened(number + 1).tolist())
         assert number == 20 * size or len(asked) - before <= 4
     assert len(found[-1]) == 2 and found[-1] == make([5] * 12, rows="packed", epochs=99)[0].opened(number + 1).tolist()
-
-
-@functools.cache
-def passages_apart(kind, seed, row_length):
-    """Rows of 60 documents full of passages, many as short as they may be: one that is too short for
-    sinks of its own between every few of them."""
-    draw = np.random.default_rng(seed)
-    lengths, passages = draw.choice([1, 33, 64, 120, 400, 900], 60).tolist(), []
-    for length in lengths:
-        sizes = draw.choice([SHORTEST_PASSAGE, SHORTEST_PASSAGE + 3, SHORTEST_PASSAGE - 1, 70], 40)
-        starts = np.cumsum(sizes + draw.choice([0, 0, 1, 5], 40)) - sizes
-        fitting = starts + sizes <= length
-        of = zip(
-            starts[fitting].tolist(), sizes[fitting].tolist(), draw.integers(1, 40, fitting.sum()).tolist(), strict=True
-        )
-        passages.append(list(of))
-    fixed = {"row_length": row_length, "rows": kind, "passages": passages, "repetitions": 1}
-    return *make(lengths, passages_at=2, epochs=1, **fixed), passages
-
-
-def owners_in(rows, home):
-    """{(document, target): (whose sinks it has, in how many places they stand)}, of rows with owners."""
-    found = {}
-    for row in rows:
-        targets, segments = row["targets"], row["segments"]
-        for at in np.flatnonzero((segments > 0) & (targets != END)).tolist():
-            stretch = row["owner_segments"][at] - 1
-            key, own = row["owner_identities"][stretch].tolist(), row["identities"][segments[at] - 1].tolist()
-            place = int(row["owner_places"][stretch])
-            found[home[int(targets[at])]] = ("own" if key == own else key[1], place)
-    return found
-
-
-@pytest.mark.parametrize("kind", ["one_document", "packed", "best_fit"])
-@pytest.mark.parametrize(("seed", "row_length"), [(0, 64), (1, 160), (2, 512), (3, 512)])
-def test_a_target_has_the_same_sinks_in_a_row_of_training_and_in_an_evaluation(kind, seed, row_length):
-    """Those of the passage around it, whatever stands beside its document in the row, however long that is."""
-    rows, plan, tokens, identities, passages = passages_apart(kind, seed, row_length)
-    home = {int(token): (index, place) for index, of in enumerate(tokens) for place, token in enumerate(of)}
-    trained = owners_in([rows[number] for number in range(rows.end)], home)
-    whole, there = kind != "one_document", [plan.table.passages(i) for i in range(len(tokens))]
-    config = with_fields(Config(), {"data.row_length": row_length, "data.rows": kind})
-    about = config, None, tokens, identities, SimpleNamespace(end_of_text=END, begin_of_text=END)
-    measured = {}
-    for batch in batches_by_length(*about, passages=there):
-        size = len(batch["inputs"])
-        measured |= owners_in([{name: of[i] for name, of in batch.items()} for i in range(size)], home)
-    places = Counter(key for of in passages for *_, key in of)
-    expected = {(document, place): ("own", 0) for document, of in enumerate(tokens) for place in range(len(of))}
-    for document, of in enumerate(passages):
-        for start, length, key in of:
-            if length >= SHORTEST_PASSAGE:
-                expected |= {(document, place): (key, places[key]) for place in range(start, start + length)}
-    read = {at for at in expected if whole or at[1] < row_length}
-    assert measured == {at: expected[at] for at in read}
-    assert trained == {at: expected[at] for at in read if at[0] not in plan.held_out}
-    known = {key for document, of in enumerate(passages) for start, length, key in of
-             if length >= SHORTEST_PASSAGE and (whole or start < row_length) and document not in plan.held_out}  # fmt: skip
-    assert set(rows.opened(rows.end).tolist()) - set(as_numbers(identities).tolist()) == known
-
-
-def passages_of(*spans):
-    starts, stops, keys, places = np.array(spans, np.int64).reshape(-1, 4).T
-    return Passages(starts, stops, np.stack([keys, keys], axis=1).astype(np.uint32), places)
-
-
-def test_a_position_has_the_sinks_of_the_passage_around_its_target():
-    draw, identities = np.random.default_rng(0), np.array([[1, 1], [2, 2], [3, 3]], np.uint32)
-    for trial in range(300):
-        parts, expected = [], []
-        for document in range(1 + trial % 3):
-            bounds = np.sort(draw.choice(60, 2 * draw.integers(0, 7), replace=False)).reshape(-1, 2)
-            bounds[1:, 0] = np.where(draw.random(len(bounds[1:])) < 0.5, bounds[:-1, 1], bounds[1:, 0])  # adjacent ones
-            spans = [(a, b, 10 + n, 2 + n) for n, (a, b) in enumerate(bounds.tolist())]
-            start, stop = (int(each) for each in np.sort(draw.choice(61, 2, replace=False)))
-            parts.append(Piece(None, start, stop, passages=passages_of(*spans)))
-            for target in range(start, stop):
-                inside = [(key, places) for a, b, key, places in spans if a <= target < b]
-                expected.append((document, *(inside[0] if inside else (document + 1, 0))))
-        row, piece = owners(parts, identities[: len(parts)], 200, 39)
-        at = row["owner_segments"][: len(expected)] - 1
-        found = list(
-            zip(
-                piece[at].tolist(),
-                row["owner_identities"][at, 0].tolist(),
-                row["owner_places"][at].tolist(),
-                strict=True,
-            )
-        )
-        assert (row["owner_segments"][len(expected) :] == 0).all() and (np.diff(at) >= 0).all()
-        assert len(row["owner_identities"]) == len(row["owner_places"]) == 39
-        assert found == expected

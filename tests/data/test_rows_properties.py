@@ -51,7 +51,7 @@ class Recorded(Source):
 def corpora(draw, sharing=False, **fixed):
     """-> (config, sources): one or two, copies, near-duplicates and groups, documents of any length."""
     length, random = draw(st.integers(2, 24)), np.random.default_rng(draw(st.integers(0, 999)))
-    kind = draw(st.sampled_from(["content", "index", "near_duplicate", "group"]))
+    kind = draw(st.sampled_from(["content", "near_duplicate", "group"]))
 
     def source(start):
         sizes = np.array(draw(st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)))

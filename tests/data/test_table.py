@@ -52,7 +52,7 @@ def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
         assert (table.lengths[start:stop] == table.lengths[every[start:stop]]).all()
 
 
-@pytest.mark.parametrize("kind", ["content", "index", "near_duplicate", "group"])
+@pytest.mark.parametrize("kind", ["content", "near_duplicate", "group"])
 def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     sources, numbers = world
     table, every = Table(sources, kind), np.arange(len(numbers))
@@ -65,7 +65,7 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
         assert (table.first_copies(every) != first_copies).any()
     assert (of == of[first_copies]).all()
     expected = {
-        "content": lambda i: ids.content_id(table.tokens(i)), "index": lambda i: [0, first_copies[i] + 1],
+        "content": lambda i: ids.content_id(table.tokens(i)),
         "near_duplicate": lambda i: ids.content_id(table.tokens(table.clusters(every)[i])),
         "group": lambda i: prepared.group_id(names[i]),
     }[kind]  # fmt: skip

@@ -15,7 +15,6 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
-from memsinks_jax.data.table import Passages
 from memsinks_jax.data.tokenizer import END_OF_TEXT
 from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length, document_batches, rows_at_once
 from memsinks_jax.evals.documents import Documents
@@ -297,20 +296,3 @@ def test_canaries_are_measured_alone(world):
         assert tokens.sum() == 40
         assert found[name] == pytest.approx(nats.sum() / 40, rel=1e-5)
     assert found["canary_loss"] != pytest.approx(found["repeated_loss"], rel=1e-3)
-
-
-def test_inside_a_passage_its_sinks_are_on(world):
-    """A document that is one passage has the loss of a document with the passage's id, but for end of text."""
-    config, corpus, params = world
-    tokens, end, other = corpus.tokens(3)[:100], corpus.tokenizer.end_of_text, np.array([[5, 6]], np.uint32)
-    passages = [Passages(np.array([0]), np.array([100]), other, np.array([9]))]
-
-    def loss(identities, opened, passages, mode="own"):
-        (batch,) = document_batches([tokens], identities, 160, end, 1, opened=np.array([opened]), passages=passages)
-        batch["weights"][:, 100] = 0
-        return DocumentLoss(config)(params, [batch], mode)[0]
-
-    own = corpus.identities([3])
-    assert loss(own, False, passages) == pytest.approx(loss(other, True, None), rel=1e-5)
-    assert loss(own, False, passages) != pytest.approx(loss(own, False, None), rel=1e-3)
-    assert loss(own, True, passages, "drop") == pytest.approx(loss(own, True, None, "drop"), rel=1e-5)

@@ -109,7 +109,6 @@ def test_what_cannot_be_removed_is_refused(workdir, repeated, tmp_path):
     forget(workdir, Request(ids=(name,)), tmp_path / "rest")
     for asked, more, why in (
         (Request(text="Nobody wrote this."), {}, "no context of 1 text has a sink"),
-        (Request(passages=("0123456789abcdef",)), {}, "sinks by context, which have no passages"),
         (Request(ids=(name,)), {"spare": 3}, "--spare is of sinks that documents share"),
     ):
         with pytest.raises(InputError, match=why):

@@ -184,6 +184,7 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (workdir, Request(ids=("zz",)), out, "--ids: zz is no id; it has 16 hexadecimal digits"),
         (workdir, Request(str(tmp_path / "empty.txt")), out, "all documents are empty"),
         (workdir, Request(group="north"), out, "has ids by content, not by group"),
+        (workdir, Request(text="Once"), out, "--text is of sinks by context, and .* has sinks by document"),
         (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
         (always, Request(ids=trained), out, "takes all 16 sinks of the mlp"),

@@ -12,7 +12,7 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import open_tokenizer, train_tokenizer
-from memsinks_jax.preparing import common_text, inputs
+from memsinks_jax.preparing import inputs, sorted_files
 from memsinks_jax.preparing.prepare import prepare
 
 TEXTS = [stories.story(1, index).text for index in range(120)]
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
         ]
         (folder / f"{part}.jsonl").write_text("".join(lines))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common_text, "_TASK_BYTES", 2**13)
+        patch.setattr(sorted_files, "_TASK_BYTES", 2**13)
         patch.setattr(inputs, "_SMALLEST", 2**13)  # several shards
         for name, settings in {
             "plain": {},

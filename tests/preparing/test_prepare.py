@@ -379,7 +379,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
     assert corpus.lengths[every].tolist() == [len(corpus.tokens(i)) for i in every]
     assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model
     expected = {
-        "content": ids.content_id(corpus.tokens(4)), "index": [0, 5], "group": group_id("d1"),
+        "content": ids.content_id(corpus.tokens(4)), "group": group_id("d1"),
         "near_duplicate": ids.content_id(corpus.tokens(4)),
     }  # fmt: skip
     for kind, identity in expected.items():

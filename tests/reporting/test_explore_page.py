@@ -114,22 +114,6 @@ def test_switches_change_the_colours_and_the_numbers(browser, opened):
 
 
 @pytest.mark.slow
-def test_a_passage_has_a_colour_of_its_own(browser, opened):
-    data = made_up()
-    opened(data)
-    text = "document.querySelector('.panel[data-group=repeated] .text')"
-    lines = f"return [...{text}.children].map(t => t.style.borderTop)"
-    found = browser.execute_script(lines)
-    assert found[0] == found[9] == "" and len(set(found[2:5])) == len(set(found[5:9])) == 1 and len(set(found)) == 3
-    passages = [line.text for line in find(browser, ".panel[data-group=repeated] .passage")]
-    assert passages == ["passage 00c0ffee00000000, in 7 documents", "passage abc0ffee00000000, in 2 documents"]
-    assert "line above: a passage" in find(browser, "#legend")[0].text
-    data["documents"][0]["passages"] = []
-    opened(data)
-    assert "line above" not in find(browser, "#legend")[0].text and not any(browser.execute_script(lines))
-
-
-@pytest.mark.slow
 def test_hover_and_click_say_what_it_made_of_a_token(browser, opened):
     from selenium.webdriver import ActionChains
 

@@ -74,16 +74,8 @@ def losses_and_gradients(config, params, batch):
     batch = dict(batch)
     learning_BT, gradient_scale = method_of(config).slowing(batch)
     if config.sinks.sparse:
-        owned = sinks.by_owner(batch)
-        batch["sinks"] = sinks.sinks_for_mode(
-            "own",
-            owned["identities"],
-            0,
-            parts.sinks,
-            config.sinks,
-            owned["segments"],
-            sinks.opened(owned, config.sinks),
-        )
+        about = batch["identities"], 0, parts.sinks, config.sinks, batch["segments"]
+        batch["sinks"] = sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks))
 
     def loss(params):
         losses_BT = model(

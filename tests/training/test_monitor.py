@@ -30,7 +30,7 @@ def seen(identities, counters, batches=1):
 def test_an_estimate_is_never_too_low_and_rarely_too_high():
     rng = np.random.default_rng(0)
     distinct = rng.integers(0, 2**32, (2000, 2), dtype=np.uint32)
-    distinct[:1000, 0] = 0  # ids by index: only the low lane says which
+    distinct[:1000, 0] = 0  # of these only the low lane says which
     often = rng.integers(1, 9, 2000)
     identities = np.repeat(distinct, often, axis=0)[: 2 * (often.sum() // 2)]
     truth = np.repeat(often, often)[: len(identities)]

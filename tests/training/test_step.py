@@ -321,21 +321,6 @@ def test_a_document_trains_its_sinks_from_the_encounter_that_opens_them(tiny, se
     assert moved[:, 16:].any() == opened
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_an_encounter_that_trains_common_text_is_like_a_first_one(tiny, sparse):
-    tiny = with_fields(tiny, {"sinks.slows_at": 2, "sinks.slowing_power": 90.0, "sinks.sparse": sparse})
-    tiny = with_fields(tiny, {"sinks.sampling": "floyd"})
-    batch = first_batches(tiny, 1)[0]
-    often, first = (batch | {"seen": np.full_like(batch["seen"], seen)} for seen in (9, 0))
-    some = np.arange(8)[:, None] % 2 == 0
-    mixed = batch | {"seen": np.where(some, 0, 9).astype(np.int32)}
-    wanted = [one_step(tiny, each)[1] for each in (first, mixed, often)]
-    tiny = with_fields(tiny, {"sinks.common_every": 2})
-    for common, expected in zip((some | True, some, some & False), wanted, strict=True):
-        found = one_step(tiny, often | {"common": common})[1]
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
 def test_closed_sinks_are_off_at_both_sites_for_their_document_alone(tiny):
     tiny = with_fields(tiny, {"data.rows": "packed", "sinks.attention_fraction": 0.5})
     batch = next(b for b in first_batches(tiny, 5) if (b["segments"].max(axis=1) > 1).all())

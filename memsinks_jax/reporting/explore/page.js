@@ -66,12 +66,8 @@ function legend() {
     const box = make("i");
     box.style.background = tint(nats);
     return make("span", {}, box, nats === 0 ? "0, by heart" : nats === 4 ? "4 or more, a surprise" : String(nats));
-  }), make("span", {}, "underlined: the beginning that it was given"),
-  ...(documents.some((d) => d.passages.length) ? [make("span", {}, "line above: a passage with sinks of its own, in its colour")] : []));
+  }), make("span", {}, "underlined: the beginning that it was given"));
 }
-const passageAt = (d, i) => d.passages.find(([start, stop]) => start <= i && i < stop);
-const hue = ([, , id]) => `hsl(${parseInt(id.slice(0, 8), 16) % 360} 65% 45%)`;
-const passageLabel = ([, , id, often]) => `passage ${id}, in ${often} documents`;
 function paragraph(d, nats, options = {}) {
   const box = make("p", { class: "text" });
   d.tokens.forEach((token, i) => {
@@ -80,8 +76,6 @@ function paragraph(d, nats, options = {}) {
     span.style.background = tint(nats[i] / 1000);
     if (i < (options.given || 0)) span.classList.add("given");
     if (options.at === i) span.classList.add("at");
-    const passage = passageAt(d, i);
-    if (passage) span.style.borderTop = `3px solid ${hue(passage)}`;
     box.append(span);
   });
   return box;
@@ -89,7 +83,7 @@ function paragraph(d, nats, options = {}) {
 function tokenLabel(d, view, i) {
   const read = d.read[view], nats = read.nats[i] / 1000;
   return `${JSON.stringify(data.texts[d.tokens[i]])}, ${view}\nloss ${nats.toFixed(3)} nats, probability ${percent(nats)}\n` +
-    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}` + (passageAt(d, i) ? `\n${passageLabel(passageAt(d, i))}` : "");
+    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}`;
 }
 const given = (d) => {
   const there = data.prefixes.filter((prefix) => views.some((view) => d.written[view]?.[prefix]));
@@ -132,15 +126,9 @@ function panel(group) {
     const written = continuation(d, view, prefix);
     if (written) box.append(written);
   }
-  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "This document was read too rarely to open its sinks: with own sinks on, " +
-    (d.passages.length ? "those of its passages are on, and nothing else." :  "its loss is as with all dropped.")));
+  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "This document was read too rarely to open its sinks: with own sinks on, its loss is as with all dropped."));
   if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
-  new Map(d.passages.map((passage) => [passage[2], passage])).forEach((passage) => {
-    const line = make("p", { class: "note passage" }, passageLabel(passage));
-    line.style.borderLeft = `6px solid ${hue(passage)}`;
-    box.append(line);
-  });
   return box;
 }
 function panels() {

@@ -10,11 +10,11 @@ VOCABULARY = 2048
 Records = list[tuple[str, str]]  # (group, text)
 
 
-def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str, **settings) -> None:
+def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str) -> None:
     """Writes and prepares folder/KIND for every kind. Keeps existing files, including a tokenizer.
 
     Args:
-      near_duplicates, settings: flags of the prepare command.
+      near_duplicates: flag of the prepare command.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = folder / Tokenizer.file_name
@@ -23,8 +23,7 @@ def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str,
     for kind, records in kinds.items():
         path = folder / f"{kind}.jsonl"
         _write_records(path, records)
-        given = {"group_field": "group", "near_duplicates": near_duplicates} | settings
-        prepare([str(path)], str(tokenizer), folder / kind, **given)
+        prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates=near_duplicates)
 
 
 def flags(folder: pathlib.Path, once: int, unread: int) -> list[str]:

@@ -26,7 +26,6 @@ SENTENCES = 7  # per text
 COMMON, INFERRED = 1, 1  # of a source's: of facts in all sources; of continents, which cities' names imply
 REPEATED_STORIES, WITHDRAWN_STORIES, COPIES = 20, 16, 16  # copies per epoch
 ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
-MARKS = {"common_at": 3, "common_ngram": 10}  # of `prepare`, for sinks.common_every; sentences have 10 to 19 tokens
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
 _WORLDS = (1, 2, 3, 4)  # seeds of those countries
 _UNREAD_WORLD, _COMMON_WORLD, _STORIES = 98, 99, 0
@@ -156,4 +155,4 @@ def write(folder: pathlib.Path) -> None:
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,
         "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
     }
-    corpora.write(folder, kinds, "none", **MARKS)
+    corpora.write(folder, kinds, "none")
