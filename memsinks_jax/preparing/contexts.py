@@ -7,7 +7,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import ContextsConfig
 from memsinks_jax.data import prepared
-from memsinks_jax.data.contexts import Counts, Text, chosen, count, covered, merged, repeated_keys, side_by_side
+from memsinks_jax.data.contexts import Counts, Text, begins, chosen, count, covered, merged, side_by_side
 from memsinks_jax.data.contexts import stretches as stretches_of
 from memsinks_jax.data.table import is_in
 from memsinks_jax.preparing import sorted_files
@@ -16,6 +16,7 @@ from memsinks_jax.preparing.sorted_files import part_of
 from memsinks_jax.preparing.steps import answers_file, shard_tokens
 
 LETTERS = "letters.npy"  # in the folder of what is unfinished
+_CANDIDATES = 4096  # n-grams of a range of hashes, among which the report seeks the most frequent ones
 
 
 def stages(
@@ -87,7 +88,8 @@ class Stretches(PipelineStep):
 
 
 class Repeated(PipelineStep):
-    """Stage 2, one task per range of hashes: the n-grams that come `times` times, ascending."""
+    """Stage 2, one task per range of hashes: the n-grams that come `times` times, ascending; and how
+    often and where the most frequent ones come."""
 
     type, name = "memsinks_jax", "repeated"
 
@@ -96,13 +98,18 @@ class Repeated(PipelineStep):
         self.work, self.shards, self.settings = str(work), shards, settings
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        work, found = pathlib.Path(self.work), [np.zeros(0, np.uint64)]
-        for keys, _ in sorted_files.read_repeated(work / "stretches", self.shards, rank, world_size):
-            found.append(keys)
-        keys = np.concatenate(found)
+        work, found = pathlib.Path(self.work), [np.zeros((0, 3), np.uint64)]
+        stretches = sorted_files.read_repeated(work / "stretches", self.shards, rank, world_size)
+        for shard, (keys, ends) in enumerate(stretches):
+            found.append(np.stack([keys, np.full(len(keys), shard, np.uint64), ends], axis=1))
+        found = np.concatenate(found)
+        again, first, times = np.unique(found[:, 0], return_index=True, return_counts=True)
+        first, times = (of[times >= self.settings.times] for of in (first, times))
         (work / "repeated").mkdir(exist_ok=True)
-        again = repeated_keys(keys, np.ones(len(keys), np.int64), self.settings.times)
-        np.save(work / "repeated" / f"{rank:05d}.npy", again)
+        np.save(work / "repeated" / f"{rank:05d}.npy", found[first, 0])
+        most = np.argsort(-times, kind="stable")[:_CANDIDATES]
+        places = np.column_stack([times[most], found[first[most], 1:].astype(np.int64)])
+        np.save(work / "repeated" / f"{rank:05d}.most.npy", places)
 
 
 class Counted(PipelineStep):
@@ -142,6 +149,38 @@ class Chosen(PipelineStep):
         counts = counts.at(chosen(counts, self.settings))
         (work / "contexts").mkdir(exist_ok=True)
         np.save(work / "contexts" / f"{rank:05d}.npy", np.stack([counts.keys, counts.repeated.astype(np.uint64)]))
+
+
+def most_frequent(
+    out: pathlib.Path, corpus: prepared.Prepared, ranges: int, settings: ContextsConfig, most: int
+) -> list[dict]:
+    """For the report, n-grams of repeated text that come most often and do not overlap where they come first.
+
+    Returns:
+      [{"times", "tokens", "first": where the input has its document, "text"}], at most `most`.
+    """
+    work, tokenizer, found, shown = out / "work", corpus.tokenizer(), [], {}
+    letters = np.load(work / LETTERS)
+    places = np.concatenate([np.load(work / "repeated" / f"{rank:05d}.most.npy") for rank in range(ranges)])
+    for times, shard, place in places[np.lexsort((places[:, 2], places[:, 1], -places[:, 0]))].tolist():
+        if any(abs(place - other) < size for other, size in shown.get(shard, ())):
+            continue
+        before = sum(of["documents"] for of in corpus.manifest["shards"][:shard])
+        lengths = np.load(work / f"{shard:05d}.npy", mmap_mode="r")["length"].astype(np.int64)
+        ends = np.cumsum(lengths + 2)  # with what opens and closes it
+        document = int(np.searchsorted(ends, place, side="right"))
+        last = place - int(ends[document] - lengths[document] - 2)
+        tokens = corpus.read(before + document)
+        whole = np.concatenate([[tokenizer.begin_of_text], tokens, [tokenizer.end_of_text]])
+        first = int(begins(whole, np.arange(len(whole)), settings.stretch, letters)[last])
+        shown.setdefault(shard, []).append((place, last - first + 1))
+        text = tokenizer.decode(tokens[max(first - 1, 0) : last])
+        found.append(
+            {"times": times, "tokens": last - first + 1, "first": corpus.source(before + document), "text": text}
+        )
+        if len(found) == most:
+            break
+    return found
 
 
 def write_columns(out: pathlib.Path, ranges: int) -> tuple[dict[str, str], dict[str, int]]:

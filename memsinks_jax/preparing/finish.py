@@ -12,7 +12,7 @@ import unicodedata
 
 import numpy as np
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import ContextsConfig, InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
@@ -92,6 +92,9 @@ def finish(
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
     corpus = prepared.Prepared(out)
     summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
+    if "contexts" in plan.settings:
+        about = sorted_files.tasks(plan.bytes_of_pieces()), ContextsConfig(**plan.settings["contexts"])
+        summary["repeated_text"] = contexts.most_frequent(out, corpus, *about, _SHOWN)
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):

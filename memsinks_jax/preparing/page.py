@@ -48,7 +48,7 @@ def write(path: pathlib.Path, work: pathlib.Path, summary: dict, plan: Plan, com
         report.heading("How long are the documents?"),
         report.picture(work / "lengths.png", _lengths_in_words(summary)),
         report.paragraph("Each bar counts the documents of that length in tokens, without end of text.", "note"),
-        *_groups(summary), *_repeated(summary), *_skipped(summary),
+        *_groups(summary), *_repeated(summary), *_repeated_text(summary), *_skipped(summary),
     ]  # fmt: skip
     if command:
         sections += [report.heading("How it was made"), report.code(command)]
@@ -104,6 +104,15 @@ def _repeated(summary: dict) -> list[str]:
     columns, kinds = ["times", "id", "tokens", "first at", "text"], ["number", "note", "number", "note", ""]
     none = report.paragraph("No document is there twice.")
     return [report.heading("Most repeated documents"), report.table(columns, rows, kinds) if rows else none]
+
+
+def _repeated_text(summary: dict) -> list[str]:
+    rows = [
+        [f"{entry['times']:,}", f"{entry['tokens']:,}", *map(report.text, (entry["first"], entry["text"]))]
+        for entry in summary.get("repeated_text", ())
+    ]
+    columns, kinds = ["times", "tokens", "first at", "text"], ["number", "number", "note", ""]
+    return [report.heading("Most repeated text"), report.table(columns, rows, kinds)] if rows else []
 
 
 def _skipped(summary: dict) -> list[str]:

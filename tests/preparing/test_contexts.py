@@ -43,6 +43,17 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_the_report_shows_what_comes_most_often(folder):
+    found = json.loads((folder / "plain" / "report.json").read_text())["repeated_text"]
+    joined = [" ".join(text.split()) for text in TEXTS]
+    assert len(found) > 10 and found[0]["times"] == 3 and {each["times"] for each in found} >= {2, 3}
+    for each in found:
+        assert sum(each["text"].strip() in text for text in joined) >= 2
+        assert 24 <= len(each["text"].split()) <= 26 and each["first"].startswith(str(folder))
+    texts = [each["text"] for each in found]
+    assert len(set(texts)) == len(texts) and texts[0] in (folder / "plain" / "index.html").read_text()
+
+
 def run_on(folder, **fields):
     named = {name.replace("__", "."): value for name, value in fields.items()}
     about = {"sinks.kind": "by_context", "data.files": str(folder), "data.unique_documents": -1, "data.rows": "packed"}
