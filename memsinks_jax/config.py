@@ -508,20 +508,17 @@ def _validate_model(model: ModelConfig) -> None:
 
 def _validate_groups(config: Config, values: dict) -> None:
     """Checks what sinks of their own for groups of documents need; `values` are the flattened config."""
-    if config.sinks.by_group:
-        needed = {
-            "data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0,
-        }  # fmt: skip
-        for name, value in needed.items():
-            if values[name] != value:
-                raise InputError(
-                    f"config.sinks.sampling is disjoint, which gives groups of documents sinks of MLPs, and config.{name} "
-                    f"is {values[name]!r}; set it to {value!r}, or choose another sampling"
-                )
-        if not config.sinks.active:
+    if not config.sinks.by_group:
+        return
+    needed = {"data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0}
+    for name, value in needed.items():
+        if values[name] != value:
             raise InputError(
-                "config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16"
+                f"config.sinks.sampling is disjoint, which gives groups of documents sinks of MLPs, and config.{name} is "
+                f"{values[name]!r}; set it to {value!r}, or choose another sampling"
             )
+    if not config.sinks.active:
+        raise InputError("config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16")
 
 
 def with_fields(config: Config, values: dict) -> Config:
