@@ -242,10 +242,10 @@ class ContextsConfig:
 
     length: int = setting(6, "words of a context; near a document's beginning all before it", 1, 256)
     stretch: int = setting(
-        24, "text is repeated where this many words in a row come again, or a whole shorter document", 1, 1024
+        16, "text is repeated where this many words in a row come again, or a whole shorter document", 1, 1024
     )
     times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
-    share: float = setting(0.9, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
+    share: float = setting(0.5, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
     rate: float = setting(
         0.3, "length of a sink's step, over the one that would take its loss to 0 if it were linear", 0, highest=2
     )

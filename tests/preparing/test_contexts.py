@@ -49,7 +49,7 @@ def test_the_report_shows_what_comes_most_often(folder):
     assert len(found) > 10 and found[0]["times"] == 3 and {each["times"] for each in found} >= {2, 3}
     for each in found:
         assert sum(each["text"].strip() in text for text in joined) >= 2
-        assert 24 <= len(each["text"].split()) <= 26 and each["first"].startswith(str(folder))
+        assert 16 <= len(each["text"].split()) <= 18 and each["first"].startswith(str(folder))
     texts = [each["text"] for each in found]
     assert len(set(texts)) == len(texts) and texts[0] in (folder / "plain" / "index.html").read_text()
 
