@@ -2,11 +2,9 @@
     --oracle=runs/no_repeat --out=audits/sinks [--members='read/*.txt' --non_members='unread/*.txt']
 
 Measures extraction by prefix length, membership inference, canaries and loss: of the model with its sinks dropped, with each
-document's own on, and with all on, compared with a standard model and an oracle that never read the members. Then attacks
-the removal: by fine-tuning (relearning), by a bias of the logits (calibration), by rounding the weights, and by turning on
-sinks that are still there. Last it finds the component that holds the rest (residue). By default the members are the run's
-repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face folder. Also writes explore.html, a
-page that shows documents token by token.
+document's own on, and with all on, compared with a standard model and an oracle that never read the members. By default the
+members are the run's repeated documents and the non-members its held-out ones. --workdir may be a Hugging Face
+folder. Also writes explore.html, a page that shows documents token by token.
 """
 
 import itertools
@@ -19,7 +17,6 @@ import sys
 from absl import flags
 
 from memsinks_jax.auditing import pages
-from memsinks_jax.auditing.attacks import KINDS
 from memsinks_jax.auditing.audit import SAMPLES, audit, write
 from memsinks_jax.auditing.explore import explore
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX
@@ -39,7 +36,6 @@ def main() -> None:
     oracle_flag = flags.DEFINE_string("oracle", None, "Model trained on the same documents without the members.")
     prefixes_flag = flags.DEFINE_list("prefixes", list(map(str, PREFIXES)), "Lengths of the prompts, in tokens.")
     suffix_flag = flags.DEFINE_integer("suffix", SUFFIX, "Length of the continuation, in tokens.", lower_bound=1)
-    attacks_flag = flags.DEFINE_bool("attacks", True, f"Attack the removal too: {', '.join(KINDS)}.")
     samples_flag = flags.DEFINE_integer(
         "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
     )
@@ -62,10 +58,9 @@ def main() -> None:
             pathlib.Path(workdir_flag.value), members_flag.value, others_flag.value, *places,
             command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1), suffix_flag.value,
         )  # fmt: skip
-        kinds = KINDS if attacks_flag.value else ()
         command = " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])])
         with atomic_folder(out) as scratch:
-            result = audit(*asked, samples_flag.value, kinds, outside)
+            result = audit(*asked, samples_flag.value, outside)
             write(result, explore(*asked), scratch / out.name, command)
             os.replace(scratch / out.name, out)
         for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):

@@ -563,15 +563,8 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
 
 
-RENAMED = {  # fields of earlier versions
-    "sinks.retain_fraction": "sgtm.retain_fraction",
-    "sinks.undiscovered": "sgtm.undiscovered",
-    "optimizer.noise_multiplier": "private.noise_multiplier",
-}
-
-
 def from_json(text: str, where: str) -> Config:
-    """Reads what `to_json` wrote, now or in an earlier version.
+    """Reads what `to_json` wrote.
 
     Raises:
       InputError: damaged JSON, an unknown field or a value of another type.
@@ -581,7 +574,6 @@ def from_json(text: str, where: str) -> Config:
         for name, value in json.loads(text).items():
             of = {f"{name}.{field}": inner for field, inner in value.items()} if isinstance(value, dict) else None
             values |= {name: value} if of is None else of
-        values = {RENAMED.get(name, name): value for name, value in values.items()}
         for name, value in values.items():
             if name not in usual:
                 raise TypeError(f"unknown field {shown(name)}; the nearest is {nearest_field(name)}")

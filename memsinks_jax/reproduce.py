@@ -154,8 +154,8 @@ def _made_by(command: str, figure: str, out: pathlib.Path) -> dict | None:
 
 def dry_run(figures: list[str], asked: Request) -> dict:
     """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains nothing."""
-    from memsinks_jax.planning import forecast  # jax takes seconds to import
     from memsinks_jax.runs.initial import inherit
+    from memsinks_jax.studies.figures import forecast  # jax takes seconds to import
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}
     with atomic_folder(pathlib.Path(tempfile.gettempdir(), f"dry_run-{os.getpid()}")) as scratch:

@@ -25,6 +25,11 @@ def audited(aucs, gap=0.2, exposures=None):
         subjects[subject] = {ALL: found, OFTEN: found}
         for rung, exposure in zip(RUNGS, exposures or (1.0, 1.0, 1.0), strict=True):
             subjects[subject][str(rung)] = found | {"exposure": measured(exposure)}
+    return {"subjects": subjects, "encounters": {str(rung): 1 for rung in RUNGS}}
+
+
+def attacked():
+    """What `attacks.attack` gives."""
     kinds = {"steps": STEPS, "ratio": 0.5, "ratio_from_equal": 0.6, "documents": 3}
     of = {kind: kinds for kind in ("one", "few", "other")}
     unread = {kind: kinds | {"ratio": 0.8} for kind in of}
@@ -36,13 +41,12 @@ def audited(aucs, gap=0.2, exposures=None):
     bits["float"]["non_members"] = 2.0
     back = {name: {"loss": 1.0, "recovered": 0.25} for name in ("dropped", "own", "all", "random", "best", "optimised")}
     models = (audit.DROPPED, audit.STANDARD, audit.ORACLE)
-    attacks = {
+    return {
         "relearning": {"members": of, "never_seen": unread},
         "benign": {audit.DROPPED: fall, audit.ORACLE: {name: measured(-0.1) for name in fall}},
         "quantization": dict.fromkeys(models, bits), "reactivation": back,
-        "residue": {name: {"gap": gap, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models},
+        "residue": {name: {"gap": 0.2, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models},
     }  # fmt: skip
-    return {"subjects": subjects, "encounters": {str(rung): 1 for rung in RUNGS}, "attacks": attacks}
 
 
 HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'> <b>bold</b> ${hacked = 3} $title"

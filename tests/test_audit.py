@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 import yaml
-from audited import SUBJECTS, audited, made_up, paths
+from audited import SUBJECTS, attacked, audited, made_up, paths
 from conftest import tiny_config
 
 from memsinks_jax.auditing import exposure, forced, pages
@@ -25,6 +25,7 @@ from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.attacks.attacks import attack_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
@@ -91,7 +92,7 @@ def test_every_row_of_the_page_is_measured(result):
 def test_results_that_tests_make_up_look_like_the_real_ones(result, explored):
     """Those of the figure and of the page to explore: no key is theirs alone."""
     made = audited([0.5] * len(SUBJECTS))
-    assert paths(made | {"attacks": None}) <= paths(result)
+    assert paths(made) <= paths(result)
     assert paths(made_up()["documents"][0]) <= paths(explored["documents"][0])
     assert made_up().keys() <= explored.keys()
 
@@ -255,7 +256,7 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
         texts = [" ".join(rng.choice(words, length + rng.integers(3))) + "." for _ in range(20)]
         (folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(texts))
     places = {"members_files": str(folder / "long.txt"), "non_members_files": str(folder / "short.txt")}
-    found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0, attacks=())
+    found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0)
     measured = found["subjects"]["model"][ALL]
     assert measured["length_auc"]["value"] == 1 and measured["length_auc"]["ci95"][0] > 0.8
     (lengths, *turned) = found["warnings"]
@@ -292,7 +293,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
 
 
 def test_prefixes_beyond_the_context_are_skipped_loudly(folder, caplog):
-    found = audit(folder / "run", prefixes=(8, 150), suffix=20, samples=0, attacks=())
+    found = audit(folder / "run", prefixes=(8, 150), suffix=20, samples=0)
     assert found["prefixes"] == [8]
     assert "--prefixes=150 leave no room for --suffix=20 in the context: skipped" in caplog.text
 
@@ -334,10 +335,10 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
     losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
     assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
-    made = audited([0.5] * len(SUBJECTS))["attacks"]
+    made, attacks = attacked(), attack_run(tmp_path / "run", None, None)
     del made["relearning"]  # nothing was forgotten here: test_attacks.py compares it
-    assert paths(made) - paths(found["attacks"]) == set()
-    back = found["attacks"]["reactivation"]
+    assert paths(made) - paths(attacks) == set()
+    back = attacks["reactivation"]
     assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())
 
 

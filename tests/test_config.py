@@ -8,12 +8,9 @@ import pytest
 
 from memsinks_jax.config import (
     KINDS,
-    RENAMED,
     RULES,
     Config,
     InputError,
-    PrivateConfig,
-    SGTMConfig,
     first_difference,
     flatten,
     from_json,
@@ -108,21 +105,6 @@ def test_json_of_another_version_is_refused():
         from_json(text, "run/config.json")
     with pytest.raises(InputError, match="batch_size"):
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
-
-
-def of_before(config):
-    """Its JSON as an earlier version wrote it."""
-    old = json.loads(to_json(config))
-    old["sinks"] |= old.pop("sgtm")
-    old["optimizer"] |= old.pop("private")
-    return old
-
-
-def test_a_config_of_an_earlier_version_opens_with_its_fields_under_todays_names():
-    config = Config(sgtm=SGTMConfig(0.5, 0.2), private=PrivateConfig(0.1))
-    assert from_json(json.dumps(of_before(config)), "here") == config
-    assert set(RENAMED.values()) <= set(RULES) and not set(RENAMED) & set(RULES)
-    assert all(nearest_field(name) == RENAMED[name] for name in RENAMED)
 
 
 def test_every_kind_of_sinks_has_a_method():

@@ -129,7 +129,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.train --config=configs/smollm.py" in command:
             command += " --config.data.vocabulary_size=1024 --config.training.batch_size=4 --config.mesh.fsdp=1"
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
-            command += " --noattacks --prefixes=16 --samples=1"
+            command += " --prefixes=16 --samples=1"
         if "memsinks_jax.forget" in command and "withdrawn" in command:
             documents = map(json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines())
             (clone / "withdrawn").mkdir()

@@ -1,14 +1,12 @@
-"""A whole audit: measures the models, attacks the removal, writes page and results."""
+"""A whole audit: measures the models, writes page and results."""
 
 import logging
 import pathlib
-from collections.abc import Collection
 
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing import attack_pages, exposure, intervals, open_unlearning, pages
-from memsinks_jax.auditing.attacks import KINDS, attack
+from memsinks_jax.auditing import exposure, intervals, open_unlearning, pages
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
 from memsinks_jax.auditing.subjects import ORACLE, check_documents, corpus_of, documents_of, shortened, subjects_of
@@ -34,7 +32,6 @@ def audit(
     prefixes: tuple[int, ...] = PREFIXES,
     suffix: int = SUFFIX,
     samples: int = SAMPLES,
-    attacks: Collection[str] = KINDS,
     open_unlearning_files: pathlib.Path | None = None,
 ) -> dict:
     """Measures one model in every mode of its sinks, and those that it is compared with.
@@ -43,14 +40,12 @@ def audit(
       members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
       standard, oracle: models trained on the same documents without sinks, and without the members.
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
-      attacks: those of attacks.KINDS to run on the removal, too.
       open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
       so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
-      "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "attacks":
-      of `attacks.attack`, or None, "warnings": of `pages.warnings`}; see `measures.measure`. The intervals are over
-      documents.
+      "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "warnings": of
+      `pages.warnings`}; see `measures.measure`. The intervals are over documents.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -105,7 +100,6 @@ def audit(
         "reference": ORACLE if reference else None,
         "subjects": subjects_found,
         "warnings": warnings,
-        "attacks": attack(subjects, members, non_members, attacks) if attacks else None,
     }  # fmt: skip
 
 
@@ -153,7 +147,7 @@ def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> N
         report.paragraph(pages.introduction(result)),
         report.link("explore.html", "Documents, token by token"),
         *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
-        *table_sections(pages.tables(result)), *attack_sections([result["attacks"]] if result["attacks"] else []),
+        *table_sections(pages.tables(result)),
         report.heading("How it was made"),
         report.code(command),
     ]  # fmt: skip
@@ -161,12 +155,7 @@ def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> N
     explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
 
 
-def attack_sections(found: list[dict]) -> list[str]:
-    """Tables of the attacks of one audit, or of one a seed, for a page."""
-    return table_sections(attack_pages.tables(found) if found else [])
-
-
-def table_sections(tables: list[attack_pages.Table]) -> list[str]:
+def table_sections(tables: list[pages.Table]) -> list[str]:
     """Each with its heading, and what its numbers are."""
     parts = []
     for table in tables:

@@ -3,10 +3,10 @@
 import pathlib
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.auditing.attack_pages import Table
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.subjects import ORACLE, STANDARD
@@ -19,6 +19,13 @@ _OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
 SCORE_LABELS = {
     "loss": "loss", "zlib": "zlib", "min_k": "min-k", "min_k_plus": "min-k++", "reference": "reference",
 }  # fmt: skip
+
+
+class Table(NamedTuple):
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
 
 
 def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]:

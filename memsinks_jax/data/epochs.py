@@ -77,12 +77,9 @@ class Epochs:
         records[added] = self._repeated_by(slots[added] - len(self._table))
         return records
 
-    def of_block(self, block: int) -> np.ndarray:
-        """The records of a block, int64 (n,); a document that is repeated in it comes several times."""
-        return self.records(self._slots_of(block))
-
     def sizes(self, block: int) -> np.ndarray:
-        return self._table.lengths[self.of_block(block)] + 1
+        """The tokens of a block's records, end of text included, int64 (n,)."""
+        return self._table.lengths[self.records(self._slots_of(block))] + 1
 
     def identities(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
         """The ids of the encounters -> uint32 (n, 2). Only repeated documents can have a wrong id (paper section 5.3:

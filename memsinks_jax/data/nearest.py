@@ -100,11 +100,9 @@ def of_groups(words: Sequence[np.ndarray]) -> Nearest:
     return Nearest(np.concatenate([np.zeros(0, np.uint64), *words]), groups, len(words))
 
 
-def read(folder: pathlib.Path, count: int) -> Nearest | None:
-    """What `written` wrote, of `count` groups; None if the folder has no such file. Raises InputError for a damaged one."""
+def read(folder: pathlib.Path, count: int) -> Nearest:
+    """What `written` wrote, of `count` groups. Raises InputError if it cannot be read."""
     path = folder / FILE
-    if not path.is_file():
-        return None
     try:
         content = np.load(path)
         return Nearest(content["word"], content["group"], count)

@@ -54,18 +54,16 @@ def nobody() -> np.ndarray:
     return np.zeros(0, np.uint64)
 
 
-def read_ids(folder: pathlib.Path) -> np.ndarray | None:
-    """The ids in a checkpoint or folder, memory-mapped; None if it has none. Raises InputError for a damaged file."""
+def read_ids(folder: pathlib.Path) -> np.ndarray:
+    """The ids in a checkpoint or folder, memory-mapped. Raises InputError if the file cannot be read."""
     path = folder / FILE
-    if not path.is_file():
-        return None
     try:  # not mapped if empty, which a file system cannot do
         found = np.load(path, mmap_mode="r" if path.stat().st_size > 2**12 else None)
         if found.ndim != 1 or found.dtype != np.uint64:
             raise ValueError("it holds no ids")
         return found
     except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); put a copy in its place") from None
+        raise InputError(f"{path} cannot be read ({error}); put a copy in its place") from None
 
 
 def write_ids(folder: pathlib.Path, numbers: np.ndarray) -> None:

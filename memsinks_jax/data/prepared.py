@@ -229,7 +229,7 @@ class Prepared:
     def tokenizer(self) -> AnyTokenizer:
         """The tokenizer of the tokens. Raises InputError if it has changed."""
         path = self.folder / self.manifest["tokenizer"]
-        tokenizer = open_tokenizer(path, self.manifest["end_of_text"])
+        tokenizer = open_tokenizer(path)
         self.check_tokenizer(tokenizer, str(path))
         return tokenizer
 

@@ -176,8 +176,8 @@ def open_tokenizer(path: pathlib.Path, end_of_text: int | str | None = None) -> 
     If a folder has both, tokenizer.model is used if it is one of ours, because tokenizer.json is then a copy.
 
     Args:
-      end_of_text: of a tokenizer.json: a token's name, or the id that the manifest of a prepared corpus has. None: what
-        the files next to it have, else as in JsonTokenizer.
+      end_of_text: of a tokenizer.json: a token's name; or its id, if the files next to it do not matter. None: what
+        these files have, else as in JsonTokenizer.
     Raises:
       InputError: no file, another kind of file, a damaged file.
     """
@@ -215,9 +215,8 @@ def _special(
             return special["end_of_text"], special["begin_of_text"], special["stops"]
         except KeyError as error:
             raise InputError(f"{folder / _SPECIAL}: {error.args[0]} is missing; put a copy in its place") from None
-    model = read_object(folder / "config.json")
-    if isinstance(end_of_text, int) or (model and "model_type" not in model):
-        return end_of_text, None, []  # written before _SPECIAL was: end of text opened its documents
+    if isinstance(end_of_text, int):
+        return end_of_text, None, []
     opened, names = read_json_tokenizer(content, str(path)), special_names(folder)
 
     def known(token: str | None) -> list[int]:
@@ -228,8 +227,8 @@ def _special(
         if not ends:
             raise InputError(f"{path}: end of text is to be {end_of_text!r}, which the tokenizer does not have")
     else:
-        generation = read_object(folder / "generation_config.json")
-        ends = listed(model.get("eos_token_id")) + listed(generation.get("eos_token_id"))
+        settings = (read_object(folder / name) for name in ("config.json", "generation_config.json"))
+        ends = [token for each in settings for token in listed(each.get("eos_token_id"))]
         ends = ends or known(names.get("eos_token"))
     adds = read_object(folder / "tokenizer_config.json").get("add_bos_token")
     if adds is None:

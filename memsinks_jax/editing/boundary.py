@@ -30,9 +30,9 @@ class Sweep(NamedTuple):
         """Share of positive prompts that are answered with the target -> (N,)."""
         return (self.positive[:, rows] == self.target).mean(axis=1)
 
-    def off_target(self, rows=slice(None)) -> np.ndarray:
+    def off_target(self) -> np.ndarray:
         """Share of negative prompts that are not answered with the target (the article's measure) -> (N,)."""
-        return (self.negative[:, rows] != self.target).mean(axis=1)
+        return (self.negative != self.target).mean(axis=1)
 
     def unchanged(self, rows=slice(None)) -> np.ndarray:
         """Share of negative prompts whose answer stays the same -> (N,)."""

@@ -114,7 +114,7 @@ def _write(folder: pathlib.Path, workdir: pathlib.Path, run: Trained, found: Fou
     write_folder(folder, *made, remaining=(), **more)
     if run.groups:
         left = left_open(run, found, spare)(numbered_ids(run.groups))
-        workdirs.write_groups(folder, run.groups, run.nearest and run.nearest.without(~left))
+        workdirs.write_groups(folder, run.groups, run.nearest.without(~left))
     _verify(sparse_sinks.without_tables(run.config.model, run.params), open_run(folder).params, folder)
 
 

@@ -5,7 +5,7 @@ import pathlib
 from memsinks_jax.config import InputError
 
 PREFIX = "hf://"
-_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja", "README.md", "LICENSE*", "NOTICE*")
+_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "README.md", "LICENSE*", "NOTICE*")
 
 
 def folder_of(place: str) -> pathlib.Path:

@@ -104,13 +104,16 @@ def read_source(path: pathlib.Path) -> Source:
 
 
 def read_words(source: Source) -> np.ndarray:
-    """The words of the group, see data/nearest.py -> uint64 (n,); none in a file of an earlier version."""
-    with safetensors.safe_open(source.path, framework="np") as opened:
-        return opened.get_tensor(_WORDS) if _WORDS in opened.keys() else np.zeros(0, np.uint64)  # noqa: SIM118
+    """The words of the group, see data/nearest.py -> uint64 (n,)."""
+    try:
+        with safetensors.safe_open(source.path, framework="np") as opened:
+            return opened.get_tensor(_WORDS)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise InputError(f"{source.path}: cannot be read ({error}); delete or replace it") from None
 
 
 def write_source(
-    folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarray], base: str, words: np.ndarray | None = None
+    folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarray], base: str, words: np.ndarray
 ) -> pathlib.Path:
     """Writes the file of a group, (k, L, D) or (k, L) of each table, and its words -> its place.
 
@@ -121,8 +124,7 @@ def write_source(
     if path.exists():
         raise InputError(f"{path}: a second source would have this file; rename the group {name!r}")
     header = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
-    rows = {table: np.ascontiguousarray(array) for table, array in tables.items()}
-    rows |= {} if words is None else {_WORDS: words}
+    rows = {table: np.ascontiguousarray(array) for table, array in tables.items()} | {_WORDS: words}
     path.write_bytes(packed(rows, header))
     return path
 

@@ -1,18 +1,11 @@
-"""Files of weights: safetensors written piece by piece, or at once with metadata, and read one tensor at a time; .bin
-files read without PyTorch."""
+"""safetensors, written piece by piece, or at once with metadata, and read one tensor at a time."""
 
-import collections
-import io
 import json
 import os
 import pathlib
-import pickle
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 
-import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -21,13 +14,10 @@ from memsinks_jax.config import InputError
 
 # Pieces share a file up to this size, so a small model is one file, and a large layer is a file of its own.
 SHARD_BYTES = 2**28
-_INDEX = "model.safetensors.index.json"
-_FLOATS = ("F64", "F32", "F16", "BF16", "DoubleStorage", "FloatStorage", "HalfStorage", "BFloat16Storage")
-# What the libraries raise for a damaged file. A pickle may be of anything.
-_UNREADABLE = (
-    safetensors.SafetensorError, OSError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError, EOFError,
-    AttributeError, LookupError, TypeError, ValueError,
-)  # fmt: skip
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+# What safetensors raises for a damaged file, and for a type that NumPy does not have.
+_UNREADABLE = (safetensors.SafetensorError, OSError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) -> list[str]:
@@ -60,7 +50,7 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     if waiting:
         flush()
     if len(shards) == 1:
-        names = ["model.safetensors"]
+        names = [_WHOLE]
     else:
         names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
         index = {
@@ -101,7 +91,7 @@ class Weights:
 
     def _open(self, path: pathlib.Path) -> None:
         try:
-            opened = safetensors.safe_open(path, framework="np") if path.suffix == ".safetensors" else _TorchFile(path)
+            opened = safetensors.safe_open(path, framework="np")
             found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
         except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
@@ -130,90 +120,26 @@ class Weights:
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        index = folder / f"{name}.index.json"
-        if index.exists():
-            try:
-                names = sorted(map(pathlib.PurePath, set(json.loads(index.read_text())["weight_map"].values())))
-            except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise InputError(f"{index}: not an index of weights ({error})") from None
-            if outside := [part for part in names if part.name != str(part)]:
-                raise InputError(f"{index} names {outside[0]}, which is not a file of its folder")
-            missing = [part for part in names if not (folder / part).is_file()]
-            if missing:
-                raise InputError(f"{folder / missing[0]} is missing, which {index.name} names")
-            return [folder / part for part in names]
-        if (folder / name).is_file():
-            return [folder / name]
-    if parts := sorted(path.name for path in folder.glob("*-of-*") if path.suffix in (".safetensors", ".bin")):
-        index = f"{'model.safetensors' if parts[0].endswith('.safetensors') else 'pytorch_model.bin'}.index.json"
+    index, whole = folder / _INDEX, folder / _WHOLE
+    if index.exists():
+        try:
+            names = set(json.loads(index.read_text())["weight_map"].values())
+            names = sorted(map(pathlib.PurePath, names))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"{index}: not an index of weights ({error})") from None
+        if outside := [part for part in names if part.name != str(part)]:
+            raise InputError(f"{index} names {outside[0]}, which is not a file of its folder")
+        if missing := [part for part in names if not (folder / part).is_file()]:
+            raise InputError(f"{folder / missing[0]} is missing, which {index.name} names")
+        return [folder / part for part in names]
+    if whole.is_file():
+        return [whole]
+    if parts := sorted(path.name for path in folder.glob("*-of-*.safetensors")):
         raise InputError(
-            f"{folder} holds {parts[0]}, a part of a model, and no {index}; copy that from where the parts are from"
+            f"{folder} holds {parts[0]}, a part of a model, and no {_INDEX}; copy that from where the parts are from"
         )
-    raise InputError(f"{folder} holds neither model.safetensors nor pytorch_model.bin, whole or in parts")
-
-
-class _TorchFile:
-    """A PyTorch .bin file: a zip archive of raw storages and one pickle, from which only tensors are accepted."""
-
-    _TYPES = {
-        "FloatStorage": np.dtype(np.float32), "HalfStorage": np.dtype(np.float16), "DoubleStorage": np.dtype(np.float64),
-        "BFloat16Storage": np.dtype(ml_dtypes.bfloat16), "LongStorage": np.dtype(np.int64), "IntStorage": np.dtype(np.int32),
-        "ByteStorage": np.dtype(np.uint8), "BoolStorage": np.dtype(np.bool_),
-    }  # fmt: skip
-
-    def __init__(self, path: pathlib.Path):
-        self._archive = zipfile.ZipFile(path)
-        pickled = next((name for name in self._archive.namelist() if name.endswith("/data.pkl")), None)
-        if pickled is None:
-            raise zipfile.BadZipFile("no data.pkl in it; save it with a PyTorch newer than 1.6")
-        self._root = pickled.removesuffix("data.pkl")
-        unpickler = _TensorsOnly(io.BytesIO(self._archive.read(pickled)))
-        self._tensors = {name: value for name, value in unpickler.load().items() if isinstance(value, _Stored)}
-
-    def keys(self) -> list[str]:
-        return list(self._tensors)
-
-    def get_slice(self, name: str) -> "_Stored":
-        return self._tensors[name]
-
-    def get_tensor(self, name: str) -> np.ndarray:
-        stored = self._tensors[name]
-        kind = self._TYPES[stored.kind]
-        content = np.frombuffer(self._archive.read(f"{self._root}data/{stored.key}"), kind)[stored.offset :]
-        last = sum((size - 1) * step for size, step in zip(stored.shape, stored.strides, strict=True))
-        if min(stored.offset, *stored.strides, 0) < 0 or (0 not in stored.shape and last >= len(content)):
-            raise ValueError("it is longer than its storage")
-        strides = [step * kind.itemsize for step in stored.strides]
-        return np.lib.stride_tricks.as_strided(content, stored.shape, strides).copy()
-
-
-class _Stored(collections.namedtuple("_Stored", ("kind", "key", "offset", "shape", "strides"))):
-    """The place of a tensor in a .bin file."""
-
-    def get_shape(self) -> tuple:
-        return self.shape
-
-    def get_dtype(self) -> str:
-        return self.kind
-
-
-class _TensorsOnly(pickle.Unpickler):
-    """An unpickler that runs no code from the file."""
-
-    def find_class(self, module: str, name: str):
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if (module, name) in (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")):
-            return _rebuild if name.endswith("v2") else lambda stored, *rest: stored
-        if module == "torch" and name in _TorchFile._TYPES:
-            return name
-        raise pickle.UnpicklingError(f"it brings {module}.{name}, which is not a tensor")
-
-    def persistent_load(self, description: tuple) -> tuple[str, str]:
-        _, kind, key, *_ = description
-        return kind, key
-
-
-def _rebuild(storage: tuple[str, str], offset: int, shape: tuple, strides: tuple, *rest) -> _Stored:
-    return _Stored(*storage, offset, tuple(shape), tuple(strides))
+    # A .bin file is a pickle, which runs code of whoever wrote it.
+    raise InputError(
+        f"{folder} holds no {_WHOLE}, whole or in parts; if it holds a pytorch_model.bin, convert it: "
+        "transformers' from_pretrained, then save_pretrained(NEW_FOLDER, safe_serialization=True)"
+    )

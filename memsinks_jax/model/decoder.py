@@ -6,9 +6,9 @@ in a cache, T is its capacity.
 Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD of width H C) and `mlp`
 (hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
 `(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
-name. With sparse sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where;
-`others`, which are to learn to add nothing. With sinks by context, the entry `contexts` has the row of the table of
-contexts at every position, int32 (B, T), NONE for none; it is added before the head.
+name. With sparse sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where.
+With sinks by context, the entry `contexts` has the row of the table of contexts at every position, int32 (B, T), NONE
+for none; it is added before the head.
 """
 
 import dataclasses

@@ -44,7 +44,9 @@ def read_repeated(
     folder: pathlib.Path, files: int, rank: int, world_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """As `read_shards`, without the keys that come once in all files: of n-grams these are most."""
-    again = _several([keys for keys, _ in read_shards(folder, files, rank, world_size)])
+    found = [keys for keys, _ in read_shards(folder, files, rank, world_size)]
+    found = np.sort(np.concatenate(found))
+    again = np.unique(found[1:][found[1:] == found[:-1]])
     for keys, values in read_shards(folder, files, rank, world_size):
         where = np.flatnonzero(is_in(keys, again))
         yield keys[where], values[where]
@@ -65,18 +67,3 @@ def part_of(ascending: np.ndarray, rank: int, world_size: int) -> slice:
     return slice(
         int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
     )
-
-
-def _is_new(values: np.ndarray) -> np.ndarray:
-    """Which of some values differ from the one before; the first does -> bool (n,)."""
-    return np.append(True, values[1:] != values[:-1])[: len(values)]
-
-
-def _several(of_shards: list[np.ndarray]) -> np.ndarray:
-    """The keys that come several times, ascending. Each shard's are ascending; at most two of each are read there."""
-    found = []
-    for keys in of_shards:
-        new = _is_new(keys)
-        found += keys[new], keys[1:][new[:-1] & ~new[1:]]
-    found = np.sort(np.concatenate(found))
-    return np.unique(found[1:][found[1:] == found[:-1]])

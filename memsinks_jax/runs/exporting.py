@@ -190,8 +190,8 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         found = workdirs.read_nearest(workdir)
         for number in numbers.tolist():
             rows = {name: table[number * count : (number + 1) * count] for name, table in tables.items()}
-            words = None if found is None else found.of(number)
-            size += sources.write_source(folder / sources.FOLDER, names[number], rows, known, words).stat().st_size
+            about = names[number], rows, known, found.of(number)
+            size += sources.write_source(folder / sources.FOLDER, *about).stat().st_size
         os.replace(folder, out)
     return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
 

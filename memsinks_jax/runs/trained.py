@@ -125,24 +125,13 @@ def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:
 
 
 def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:
-    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir. Read when it is asked.
-
-    Raises:
-      InputError: when it is asked of a folder that an earlier version wrote.
-    """
+    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir. Read when it is asked."""
 
     def read() -> np.ndarray:
         if sources.config_of(place):
             return of_groups(workdirs.read_groups(place))
-        found = read_ids(place if step is None else place / "checkpoints" / str(step))
-        if found is not None:
-            return found
-        if step is None and has_sinks(config):
-            raise InputError(
-                f"{place} does not record whose sinks opened in training: an earlier version wrote it; write it anew "
-                "from its run"
-            )
-        # A run of an earlier version. One that was imported has read nothing.
-        return workdirs.read_corpus(place).rows().opened(step * config.training.batch_size) if step else nobody()
+        if step is None and not has_sinks(config):
+            return nobody()
+        return read_ids(place if step is None else place / "checkpoints" / str(step))
 
     return Opened(config.sinks, read)

@@ -135,18 +135,13 @@ def _about(corpus: Corpus) -> str:
 
 def _read_about(workdir: pathlib.Path) -> dict:
     _require(workdir / "config.json")
-    if not (workdir / "data.json").is_file():
-        raise InputError(
-            f"{workdir} has no data.json: an earlier version began it, and read its documents in another order; use that "
-            "version, or train anew"
-        )
     try:
         about = json.loads((workdir / "data.json").read_text())
         if not (isinstance(about, dict) and about.keys() >= {"fingerprints", "lists_all"}):
             raise ValueError("it is not what a run writes there")
         return about
-    except ValueError as error:
-        raise InputError(f"{workdir / 'data.json'} is damaged ({error}); put a copy in its place") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{workdir / 'data.json'} cannot be read ({error}); put a copy in its place") from None
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
@@ -170,18 +165,19 @@ def read_groups(place: pathlib.Path) -> list[str]:
 
 
 def read_nearest(place: pathlib.Path) -> Nearest | None:
-    """What finds the group of a text in a workdir or a folder; None if it has no groups, or an earlier version wrote it."""
-    if not sources.config_of(place):
-        return nearest.read(place, len(read_groups(place)))
-    words = [sources.read_words(source) for source in sources.sources_of(place)]
-    return nearest.of_groups(words) if any(map(len, words)) else None
+    """What finds the group of a text in a workdir or a folder; None if it has no groups."""
+    groups = read_groups(place)
+    if not groups:
+        return None
+    if sources.config_of(place):
+        return nearest.of_groups(list(map(sources.read_words, sources.sources_of(place))))
+    return nearest.read(place, len(groups))
 
 
-def write_groups(folder: pathlib.Path, names: list[str], found: Nearest | None) -> None:
-    """Writes the names of groups by number, and their words, if they are known."""
+def write_groups(folder: pathlib.Path, names: list[str], found: Nearest) -> None:
+    """Writes the names of groups by number, and their words."""
     (folder / _GROUPS).write_text(json.dumps(names, indent=0) + "\n")
-    if found:
-        found.written(folder)
+    found.written(folder)
 
 
 def read_config(workdir: pathlib.Path) -> Config:
@@ -241,7 +237,7 @@ def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on:
     if corpus.fingerprints != wanted:
         raise InputError(
             f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "
-            "resume with the version that it was started with, or use another --workdir"
+            "or use another --workdir"
         )
     return corpus
 

@@ -29,7 +29,7 @@ from memsinks_jax.training.step import TrainState
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of the format; raise it when older checkpoints can no longer be read
+FORMAT = 1  # raise it whenever checkpoints change
 _READ = ("params", "progress")  # the items that a reader checks
 _CHUNK_BYTES = 2**26
 _LEAST_SLICE_BYTES = 2**20  # of an array that several devices hold: each writes a slice, if slices are as large
@@ -73,14 +73,14 @@ class Checkpoints:
 
     def progress(self, step: int) -> dict:
         """What a checkpoint stores besides its arrays: {"step", "tokens", "held_out_loss", "data", ...}."""
-        path = seal.progress_file(self._folder / str(step))
+        path = self._folder / str(step) / seal.PROGRESS
         try:
             content = json.loads(path.read_text())
             if content["format"] == FORMAT:
                 return content
             raise InputError(f"{path} has format {content['format']}; this version of memsinks_jax reads {FORMAT}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(step, f"progress/{path.name} cannot be read ({error})") from None
+            raise self._damaged(step, f"{seal.PROGRESS} cannot be read ({error})") from None
 
     def save(
         self, step: int, state: TrainState, tokens: int, ids: np.ndarray, held_out_loss: float | None = None
@@ -317,7 +317,7 @@ def _context(finish: Callable[[], None]) -> ocp.Context:
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
     context.asynchronous.post_finalization_callback = finish
-    context.array.saving.use_zarr3 = False  # `seal` opens zarr 2, which all earlier checkpoints have
+    context.array.saving.use_zarr3 = False  # as `seal` opens them
     context.array.saving.min_slice_bytes_for_replica_parallel = _LEAST_SLICE_BYTES
     context.array.saving.scoped_storage_options_creator = _chunks
     context.checkpointables.registry = ocp.handlers.local_registry().add(

@@ -295,8 +295,7 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         return _Opened(corpus, rows, checkpoints, program, 0, steps, 0, make, before)
     _warn_of_versions(progress["versions"], versions)
     start, tokens = progress["step"], progress["tokens"]
-    ids = read_ids(workdir / "checkpoints" / str(start))
-    before = nobody() if ids is None else ids
+    before = read_ids(workdir / "checkpoints" / str(start))
     return _Opened(
         corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state), before
     )

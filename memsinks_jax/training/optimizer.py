@@ -28,6 +28,7 @@ DECAY_RULES = (
 MUON = r"(^|/)layers/\w+_kernel$"
 # Root mean square of AdamW's updates. Scaled to it, Muon can use the same learning rate and decay (Liu et al. 2025, 2.2).
 _MUON_RMS = 0.2
+_EPSILON = 1e-8  # of Adam, as in optax
 
 # Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
@@ -148,7 +149,7 @@ class RowAdamState(NamedTuple):
     nu: optax.Updates
 
 
-def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.GradientTransformationExtraArgs:
+def scale_by_adam(b1: float, b2: float) -> optax.GradientTransformationExtraArgs:
     """optax.scale_by_adam, with a bias correction by the number of updates of each row of the tables, if there are any.
 
     Its update takes `accept`, which decides whether the moments of a parameter change. They do not have to be kept for that
@@ -181,7 +182,7 @@ def scale_by_adam(b1: float, b2: float, epsilon: float = 1e-8) -> optax.Gradient
         def direction(path: tuple, mu: jax.Array, nu: jax.Array) -> jax.Array:
             times = counted.get("counts", {}).get(path_name(path), counted["count"])
             times = times.reshape(times.shape + (1,) * (mu.ndim - times.ndim)).astype(jnp.float32)
-            return mu / (1 - b1**times) / (jnp.sqrt(nu / (1 - b2**times)) + epsilon)
+            return mu / (1 - b1**times) / (jnp.sqrt(nu / (1 - b2**times)) + _EPSILON)
 
         return jax.tree_util.tree_map_with_path(direction, mu, nu), state._replace(mu=mu, nu=nu, **counted)
 

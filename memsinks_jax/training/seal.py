@@ -25,6 +25,7 @@ from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.sharding import replicated
 
 ITEMS = ("params", "optimizer", "progress")
+PROGRESS = "progress/data.json"  # what a checkpoint stores besides its arrays
 _SEAL = "seal.json"
 # Orbax writes these two last, after the seal. They hold no state.
 _UNSEALED = (_SEAL, "_CHECKPOINT_METADATA", "commit_success.txt")
@@ -102,12 +103,6 @@ def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]
     return open_array
 
 
-def progress_file(folder: pathlib.Path) -> pathlib.Path:
-    """The file with what a checkpoint stores besides its arrays; Orbax's first API called it `metadata`."""
-    before = folder / "progress" / "metadata"
-    return before if before.is_file() else folder / "progress" / "data.json"
-
-
 def write_seal(folder: pathlib.Path) -> None:
     """Writes the size of every file under a folder, and its hash unless digests of arrays cover it."""
     hashed_bytes = _HASHED_BYTES if _digests_in(folder) else math.inf
@@ -150,7 +145,7 @@ def find_damage(
                     return f"{name} was added later"
         checks = [partial(_damage_of_file, folder, name, size, hashed) for name, (size, hashed) in sealed.items()]
         if arrays:
-            reading = f"progress/{progress_file(folder).name}"
+            reading = PROGRESS
             expected = _digests_in(folder)
             checks += [check for item in items for check in _checks_of_arrays(folder, item, expected)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -218,8 +213,8 @@ def _files_of_slice(item: pathlib.Path, array: str, layer: int | None) -> list[s
 
 
 def _digests_in(folder: pathlib.Path) -> dict[str, list[int]]:
-    """The digests in a seal. Empty for small states, and for checkpoints older than digests: there all files have hashes."""
-    return json.loads(progress_file(folder).read_text()).get("digests", {})
+    """The digests of a checkpoint. Empty for small states, of which all files have hashes."""
+    return json.loads((folder / PROGRESS).read_text()).get("digests", {})
 
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -58,7 +58,8 @@ def test_too_many_words_are_sampled_by_their_hashes(monkeypatch):
 
 
 def test_it_is_written_and_read_again(known, tmp_path):
-    assert nearest.read(tmp_path, 3) is None
+    with pytest.raises(InputError, match="words.npy cannot be read .*No such file"):
+        nearest.read(tmp_path, 3)
     known.written(tmp_path)
     again = nearest.read(tmp_path, 3)
     np.testing.assert_array_equal(shares(again, DOGS[3:9]), shares(known, DOGS[3:9]))

@@ -234,17 +234,6 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
         open_tokenizer(stored)
 
 
-def test_workdirs_from_before_are_opened_as_they_were_trained(tmp_path):
-    """By name, and end of text opens documents, whatever the tokenizer would put there."""
-    folder = folder_of(tmp_path, ("<s>", "</s>"), opens="<s>", config={"variant": "sinks"})
-    old = open_tokenizer(folder)
-    assert (old.begin_of_text, old.end_of_text, old.stops) == (601, 601, (601,))
-    (tmp_path / "config.json").unlink()
-    assert open_tokenizer(folder).begin_of_text == 600
-    corpus = open_tokenizer(folder, 601)  # given by a manifest
-    assert (corpus.begin_of_text, corpus.end_of_text) == (601, 601)
-
-
 def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     assert open_tokenizer(folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)).begin_of_text == 601

@@ -7,8 +7,6 @@ import pathlib
 import resource
 import shutil
 import signal
-import types
-import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -281,7 +279,7 @@ def their_config(transformers, family):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("stored", ["safetensors", "shards", "bin"])
+@pytest.mark.parametrize("stored", ["safetensors", "shards"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_we_agree_with_what_transformers_writes(family, stored, tokenizer, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
@@ -290,9 +288,6 @@ def test_we_agree_with_what_transformers_writes(family, stored, tokenizer, tmp_p
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(tmp_path, max_shard_size="20KB" if stored == "shards" else "5GB")
-    if stored == "bin":
-        (tmp_path / "model.safetensors").unlink()
-        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
     config, _, params = open_folder(tmp_path)
     with torch.no_grad():
@@ -430,10 +425,8 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
     with pytest.raises(InputError, match=r"model.safetensors: cannot be read as weights"):
         open_folder(tmp_path / "hf")
     path.unlink()
-    with pytest.raises(InputError, match=r"holds neither model.safetensors nor pytorch_model.bin"):
-        open_folder(tmp_path / "hf")
-    (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"not a zip")
-    with pytest.raises(InputError, match=r"pytorch_model.bin: cannot be read as weights"):
+    (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(InputError, match=r"hf holds no model.safetensors.*convert it: .*save_pret"):
         open_folder(tmp_path / "hf")
 
 
@@ -464,17 +457,6 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
         open_folder(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("change", [("offset", 1), ("offset", -1), ("strides", (10**6,)), ("shape", (10**6,))])
-def test_a_tensor_of_a_bin_file_lies_within_its_storage(change, tmp_path, monkeypatch):
-    stored = weights._Stored("FloatStorage", "0", 0, (4,), (1,))._replace(**dict([change]))
-    monkeypatch.setattr(weights, "_TensorsOnly", lambda _: types.SimpleNamespace(load=lambda: {"x": stored}))
-    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
-        archive.writestr("archive/data.pkl", b"")
-        archive.writestr("archive/data/0", bytes(16))
-    with pytest.raises(InputError, match="tensor x cannot be read .it is longer than its storage"):
-        weights.Weights(tmp_path).read("x")
-
-
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
@@ -496,24 +478,6 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
     )
     with pytest.raises(InputError, match=rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
-
-
-def test_a_bin_file_runs_no_code(written, tmp_path):
-    import os
-    import pickle
-    import zipfile
-
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
-    shutil.copytree(written, tmp_path / "hf")
-    (tmp_path / "hf" / "model.safetensors").unlink()
-    with zipfile.ZipFile(tmp_path / "hf" / "pytorch_model.bin", "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps({"x": Evil()}))
-    with pytest.raises(InputError, match="which is not a tensor"):
-        open_folder(tmp_path / "hf")
-    assert not (tmp_path / "ran").exists()
 
 
 def test_an_existing_folder_is_not_changed(written, tokenizer):

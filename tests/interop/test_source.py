@@ -175,25 +175,6 @@ def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
     assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
 
 
-def test_a_workdir_from_before_opens_as_it_did(theirs, imported, tmp_path):
-    """End of text is guessed by name there; and exports, without a source, are written as they were."""
-    workdir = shutil.copytree(imported, tmp_path / "run")
-    shutil.rmtree(workdir / "source")
-    (workdir / "special_tokens.json").unlink()
-    with pytest.raises(InputError, match=r"no token is called <\|endoftext\|>"):
-        open_run(workdir)
-    made = byte_level(["</s>", "<s>", "<|x|>", "<|y|>"], opens="<s>")
-    (workdir / "tokenizer.json").write_bytes(made)
-    tokenizer = open_run(workdir).tokenizer
-    assert (tokenizer.begin_of_text, tokenizer.end_of_text, tokenizer.stops) == (600, 600, (600,))
-    export(workdir, tmp_path / "out", True, "float32")
-    assert read(tmp_path / "out", "config")["eos_token_id"] == 600
-    assert read(tmp_path / "out", "generation_config") == {
-        "bos_token_id": 600, "eos_token_id": 600, "do_sample": True, "temperature": 1.0
-    }  # fmt: skip
-    assert "with the weights of an imported model, not" in (tmp_path / "out" / "README.md").read_text()
-
-
 def test_a_card_says_what_is_known(tmp_path):
     workdir = tmp_path / "run"
     (workdir / "source").mkdir(parents=True)

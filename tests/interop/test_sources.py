@@ -43,6 +43,7 @@ from memsinks_jax.training.step import TrainState
 NAMES = ["zoë / 1", "anna", "..", "b%20" * 80, "model"]  # by number in the run; sorted in a folder
 TEXTS = [np.arange(at, at + 20) for at in range(0, 300, 30)]  # what groups write about
 IN_ORDER = sorted(NAMES)
+WORDS = nearest.words_of(TEXTS[0])
 ACTIVE = 3
 SETTINGS = {
     "data.ids": "group", "sinks.sampling": "disjoint", "sinks.active": ACTIVE, "sinks.sparse": True, "sinks.opens_at": 1,
@@ -294,17 +295,6 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
 
 
-def test_files_without_words_are_asked_by_name(tokenizer, tmp_path):
-    run = write_run(tmp_path / "run", tokenizer)
-    (run / nearest.FILE).unlink()
-    export_sources(run, tmp_path / "model")
-    for place in (run, tmp_path / "model"):
-        with pytest.raises(InputError, match="ids by group: .* give the group"):
-            open_model(place).loss(["Once"], "own")
-        with pytest.raises(InputError, match="--group=NAME"):
-            generate(place, ["Once"], Settings(sinks="own"))
-
-
 def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     place = copied(folder, tmp_path)
     before, whole = contents(place), open_run(place)
@@ -399,7 +389,7 @@ def strangers(tokenizer, folder, tmp_path_factory):
 
     def written(name, rows, message):
         (place / name).mkdir()
-        found[name] = sources.write_source(place / name, "new", rows, base), message
+        found[name] = sources.write_source(place / name, "new", rows, base, WORDS), message
 
     written(
         "of another k", {name: rows[:2] for name, rows in of_three.items()}, "has 2 sinks, and a source of .* has 3"
@@ -481,13 +471,13 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     anna = sources.find(place, "anna")
     rows = sources.read_rows(anna, sources.config_of(place))
     names = ["\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 300]
-    files = [sources.write_source(place / "sources", name, rows, anna.base).name for name in names]
+    files = [sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names]
     assert [one["name"] for one in listing(place)["sources"]] == sorted([*NAMES, *names])
     head, _, *lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(NAMES) + 3 and all(map(str.isprintable, lines)) and max(map(len, lines)) < 160
     assert {line[head.index("source") :] for line in lines} >= {r"\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 59 + "…"}
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
-    sources.write_source(place / "sources", "a,b ", rows, anna.base)
+    sources.write_source(place / "sources", "a,b ", rows, anna.base, WORDS)
     assert named(place, ["anna,..", "a,b ", "\u05d0\u05d1"]) == ["anna", "..", "a,b ", "\u05d0\u05d1"]
     for name in names:
         assert source_files.remove(place, name).name == name

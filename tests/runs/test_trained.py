@@ -11,11 +11,7 @@ from conftest import tiny_config
 
 from memsinks_jax import api
 from memsinks_jax import evaluate as evaluation
-from memsinks_jax.auditing import relearning
 from memsinks_jax.auditing.forced import read
-from memsinks_jax.auditing.quantization import quantize
-from memsinks_jax.auditing.reactivation import reactivate
-from memsinks_jax.auditing.residue import residue
 from memsinks_jax.auditing.rows import rows_of
 from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import with_fields
@@ -27,6 +23,10 @@ from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.attacks import relearning
+from memsinks_jax.studies.attacks.quantization import quantize
+from memsinks_jax.studies.attacks.reactivation import reactivate
+from memsinks_jax.studies.attacks.residue import residue
 from memsinks_jax.studies.baselines.heuristics import zero_out
 from memsinks_jax.studies.baselines.integrated_gradients import integrated_gradients
 from memsinks_jax.studies.baselines.learned_masks import Slimming, slimming

@@ -28,10 +28,10 @@ def run(tmp_path):
 def test_damaged_files_are_refused_by_name(run):
     workdir, _ = run
     (workdir / "data.json").write_text('{"tokenizer": "')
-    with pytest.raises(InputError, match=r"data.json is damaged"):
+    with pytest.raises(InputError, match=r"data.json cannot be read"):
         workdirs.read_corpus(workdir)
     (workdir / "data.json").write_text("{}")
-    with pytest.raises(InputError, match=r"data.json is damaged \(it is not what a run writes there\)"):
+    with pytest.raises(InputError, match=r"data.json cannot be read \(it is not what a run writes there\)"):
         workdirs.read_corpus(workdir)
     (workdir / "config.json").write_bytes(b"\xba\xff")
     with pytest.raises(InputError, match=r"config.json is not a config of this version"):
@@ -109,7 +109,7 @@ def test_a_run_does_not_get_longer_and_it_is_said_how_to_go_on(run, name):
 @pytest.mark.parametrize("content", [b"", b"xx", b"{}", b"\xff"])
 def test_damaged_lists_of_ids_and_groups_are_named(tmp_path, content):
     (tmp_path / "opened.npy").write_bytes(content)
-    with pytest.raises(InputError, match="opened.npy is damaged .*; put a copy in its place"):
+    with pytest.raises(InputError, match="opened.npy cannot be read .*; put a copy in its place"):
         read_ids(tmp_path)
     (tmp_path / "groups.json").write_bytes(content)
     with pytest.raises(InputError, match="groups.json is damaged .*; put a copy in its place"):

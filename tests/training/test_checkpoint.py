@@ -7,14 +7,13 @@ import time
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from conftest import tiny_config
 from jax.experimental import multihost_utils
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.data.opened import nobody
-from memsinks_jax.training import checkpoint, seal, sharding
+from memsinks_jax.training import checkpoint, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
 from memsinks_jax.training.step import init_state
@@ -311,40 +310,6 @@ def test_a_disk_that_is_too_full_is_reported_before_anything_is_written(tmp_path
     ):
         saved(tmp_path / "run", config, one_device, [1])
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
-
-
-def test_what_the_first_api_of_orbax_saved_is_read_and_trained_on(tmp_path, one_device):
-    """Until then `progress` was called `metadata`, and items had other handlers."""
-    config = tiny_config()
-    state = saved(tmp_path / "run", config, one_device, [1])
-    folder = tmp_path / "run" / "checkpoints"
-    reported = json.loads((folder / "1" / "progress" / "data.json").read_text())
-    shutil.rmtree(folder / "1")
-    items = {
-        "params": ocp.args.StandardSave(state.params),
-        "optimizer": ocp.args.StandardSave((state.optimizer, state.guard)),
-        "progress": ocp.args.JsonSave(reported),
-    }
-    with ocp.CheckpointManager(folder, item_names=tuple(items)) as manager:
-        manager.save(1, args=ocp.args.Composite(**items))
-    seal.write_seal(folder / "1")
-    assert (folder / "1" / "progress" / "metadata").is_file()
-
-    placed = sharding.placed(shapes_of(config), sharding.make_mesh(MeshConfig(2, 2, 2)))
-    reader = Checkpoints(tmp_path / "run")
-    assert jax.tree.all(jax.tree.map(np.array_equal, reader.restore_params(placed.params), state.params))
-    assert np.array_equal(reader.read("layers/up_kernel", 1), state.params["layers"]["up_kernel"][1])
-    writer = Checkpoints(tmp_path / "run", config.training)
-    restored = writer.restore(placed)
-    assert jax.tree.all(jax.tree.map(np.array_equal, restored, state))
-    writer.save(2, restored._replace(step=jax.numpy.int32(2)), tokens=200, ids=nobody())
-    writer.close()
-    assert Checkpoints(tmp_path / "run").newest() == 2
-    path = folder / "1" / "progress" / "metadata"
-    path.write_text("{")
-    assert find_damage(folder / "1").startswith("progress/metadata cannot be read")
-    path.unlink()
-    assert find_damage(folder / "1").startswith("progress/data.json cannot be read")
 
 
 def test_a_workdir_that_was_removed_is_not_made_again(tmp_path, one_device):

@@ -64,23 +64,26 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _audited(run: Run, others: dict[str, Run | None]) -> dict:
-    """{"audit": of `audit.audit`; "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
+    """{"audit": of `audit.audit`; "attacks": of `attacks.attack_run`, for the default settings;
+    "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
     from memsinks_jax.auditing.audit import audit  # jax takes seconds to import
+    from memsinks_jax.studies.attacks.attacks import attack_run
 
     # Compares every model with the oracle, and with the standard model if data are the same. Attacks only the default.
     other_settings = bool(VARIANTS[run.variant].settings)
     compared = {name: other for name, other in others.items() if other and (name == "no_repeat" or not other_settings)}
     places = {name: other.workdir for name, other in compared.items()}
-    asked = {} if run.variant in KINDS else {"prefixes": (_GIVEN,), "samples": 0, "attacks": ()}
+    attacked = run.variant in KINDS
+    asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0}
 
     def measure() -> dict:
         logger.info("auditing %s, seed %d", run.variant, run.seed)
-        details = {
-            "audit": audit(run.workdir, standard=places.get("standard"), oracle=places.get("no_repeat"), **asked)
-        }
+        models = run.workdir, places.get("standard"), places.get("no_repeat")
+        details = {"audit": audit(models[0], standard=models[1], oracle=models[2], **asked)}
+        details |= {"attacks": attack_run(*models)} if attacked else {}
         return details if run.variant.startswith(_LADDER) else details | forgetting_capacity.measure([run])[0].details
 
-    return cached([run, *compared.values()], "audit", asked, measure)
+    return cached([run, *compared.values()], "audit", asked | {"attacked": attacked}, measure)
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
@@ -112,29 +115,29 @@ def _by_rung(run: Run) -> tuple[list[int], list[float]]:
 
 def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
     """Raises NotMeasured if both models reached no document: no number can stand for that."""
-    return detail(run, "audit", "attacks", "relearning", of, kind, name)
+    return detail(run, "attacks", "relearning", of, kind, name)
 
 
 def _benign(run: Run) -> float:
     """How much further the members' loss falls than the oracle's, each relative to other text."""
-    found = run.details["audit"]["attacks"]["benign"]
+    found = run.details["attacks"]["benign"]
     fall = {name: found[name]["non_members"]["value"] - found[name]["members"]["value"] for name in (DROPPED, ORACLE)}
     return fall[DROPPED] - fall[ORACLE]
 
 
 def _brought_back(run: Run, bits: str) -> float:
-    found = run.details["audit"]["attacks"]["quantization"][DROPPED]
+    found = run.details["attacks"]["quantization"][DROPPED]
     rise = {side: found[bits][side] - found["float"][side] for side in ("members", "non_members")}
     return rise["non_members"] - rise["members"]
 
 
 def _recovered(run: Run, attack: str) -> float:
-    return run.details["audit"]["attacks"]["reactivation"][attack]["recovered"]
+    return run.details["attacks"]["reactivation"][attack]["recovered"]
 
 
 def _steps(run: Run, kind: str) -> list[float]:
     """Of a view: steps until half is relearned, if any."""
-    steps = run.details["audit"]["attacks"]["relearning"]["members"][kind]["steps"]
+    steps = run.details["attacks"]["relearning"]["members"][kind]["steps"]
     subject, _ = SUBJECTS[run.variant.rpartition(".")[2]]
     return [steps[subject]["value"]] if subject in steps else []
 
@@ -236,11 +239,11 @@ def panels(table: Table) -> list[Panel | Categories]:
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Further sections of the page: all attacks, and how many documents may share a sink."""
-    from memsinks_jax.auditing.audit import attack_sections
+    from memsinks_jax.studies.attacks import pages
 
     attacked, parts = by_variant(runs).get("sinks_paper", {}), []
     if attacked:
-        parts += attack_sections([run.details["audit"]["attacks"] for run in attacked.values()])
+        parts += pages.sections([run.details["attacks"] for run in attacked.values()])
     if measured := [run for run in runs if "capacity" in run.details]:
         forgetting_capacity.draw(measured, out / "capacity.png")
         alone = forgetting_capacity.by_place(measured, "selectivity", 1)

@@ -41,11 +41,11 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _recovered(run: Run) -> dict[str, float]:
-    """{attack: recovered share of what the repeated documents' own sinks hold}, see `auditing.reactivation`."""
+    """{attack: recovered share of what the repeated documents' own sinks hold}, see `attacks.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.auditing.reactivation import reactivate
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
     from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened = open_run(run.workdir)
     repeated = of_role(workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir))

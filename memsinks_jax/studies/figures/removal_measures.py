@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import intervals, relearning
+from memsinks_jax.auditing import intervals
 from memsinks_jax.auditing.rows import asking, in_batches, losses_of, rows_of, token_mean
 from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import InputError, with_fields
@@ -20,6 +20,7 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.model.sparse_sinks import PREFIX
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import removal_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run
 

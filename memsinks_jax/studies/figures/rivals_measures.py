@@ -7,6 +7,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
+from memsinks_jax.studies.attacks.attacks import attack_run
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.rivals import GIVEN, LEAKS
@@ -37,16 +38,16 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
         attacks, remembering, models = ("calibration", "relearning"), standard.workdir, [run, standard, oracle]
 
     def ask() -> dict[str, float]:
-        found = audit(
-            run.workdir, standard=remembering, oracle=oracle.workdir, prefixes=(GIVEN,), samples=0, attacks=attacks
-        )
+        places = {"standard": remembering, "oracle": oracle.workdir}
+        found = audit(run.workdir, **places, prefixes=(GIVEN,), samples=0)
+        attacked = attack_run(run.workdir, **places, kinds=attacks)
         name = next(iter(found["subjects"]))
         measured = found["subjects"][name]["all"]
         leaks = {key: measured[key]["value"] for key in LEAKS.values() if key in measured}
-        if calibrated := found["attacks"]["calibration"]:
+        if calibrated := attacked["calibration"]:
             gaps = {when: of["non_members"] - of["members"] for when, of in calibrated[name].items()}
             leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
-        if relearned := found["attacks"]["relearning"]:
+        if relearned := attacked["relearning"]:
             read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))
             leaks |= {"relearned": read / unread} if read is not None and unread else {}
         return leaks

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import answers, forced, relearning
+from memsinks_jax.auditing import answers, forced
 from memsinks_jax.auditing.extraction import extraction_strength
 from memsinks_jax.auditing.membership import highest
 from memsinks_jax.auditing.subjects import Subject
@@ -30,6 +30,7 @@ from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.preparing.answers import joined, parts_of
 from memsinks_jax.preparing.prepare import TEMPLATE
 from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run

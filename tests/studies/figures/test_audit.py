@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from audited import STEPS, audited
+from audited import STEPS, attacked, audited
 from conftest import seal_of
 
 from memsinks_jax.config import Config, to_json, with_fields
@@ -19,7 +19,8 @@ def runs(tmp_path):
     made = []
     for seed in (0, 1):
         of = {name: {} for name in audit.VARIANTS}
-        of["sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "documents_per_sink": 6.0, "capacity": capacity}
+        of["sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "attacks": attacked()}
+        of["sinks_paper"] |= {"documents_per_sink": 6.0, "capacity": capacity}
         of["ladder_sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))}
         of["sinks"] = of["sinks_paper"] | {"audit": audited((0.6, 1, 1, 1, 0.55))}
         of["ladder_sinks"] = of["ladder_sinks_paper"]
@@ -74,7 +75,7 @@ def test_a_loss_above_the_oracles_distinguishes_too(runs):
 
 
 def test_what_no_document_answered_is_not_decided(runs):
-    runs[1].details["audit"]["attacks"]["relearning"]["members"]["other"] = {
+    runs[1].details["attacks"]["relearning"]["members"]["other"] = {
         "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
     }  # fmt: skip
     found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
@@ -105,11 +106,13 @@ def test_table_pictures_and_sections(runs, tmp_path):
 
 def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
     import memsinks_jax.auditing.audit
+    import memsinks_jax.studies.attacks.attacks
 
     asked = []
     monkeypatch.setattr(
         memsinks_jax.auditing.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)}
     )
+    monkeypatch.setattr(memsinks_jax.studies.attacks.attacks, "attack_run", lambda *places: len(places))
     places = {name: tmp_path / name for name in ("sinks_paper", "standard", "no_repeat")}
     for place in places.values():
         place.mkdir()
@@ -120,7 +123,7 @@ def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
         audit.forgetting_capacity, "measure", lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})]
     )
     models = dict(zip(("standard", "no_repeat"), others, strict=True))
-    assert [audit._audited(run, models) for _ in range(2)] == [{"audit": {"n": 1}, "capacity": []}] * 2
+    assert [audit._audited(run, models) for _ in range(2)] == [{"audit": {"n": 1}, "attacks": 3, "capacity": []}] * 2
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     config = with_fields(workdirs.read_config(places["sinks_paper"]), {"seed": 5})
     (places["sinks_paper"] / "config.json").write_text(to_json(config))

@@ -129,18 +129,19 @@ def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
         timed.append([run.variant for run in runs])
         return [dataclasses.replace(run, details={"step_ms": [1.0]}) for run in runs]
 
-    def ask(workdir, standard, oracle, attacks, **_):
+    def ask(workdir, oracle, **_):
         asked.append((workdir.name, oracle.name))
-        assert ("relearning" in attacks) == (standard is not None) == (not workdir.name.startswith("standard"))
+        return {"subjects": {"model": {"all": {"auc_loss": {"value": 0.5}}}, "oracle": {}}}
+
+    def attack(workdir, standard, oracle, kinds):
+        assert ("relearning" in kinds) == (standard is not None) == (not workdir.name.startswith("standard"))
         relearned = {of: {"few": {"ratio": ratio}} for of, ratio in (("members", 0.5), ("never_seen", 0.8))}
         calibrated = {"before": {"members": 1.0, "non_members": 1.5}, "after": {"members": 0.75, "non_members": 1.5}}
-        return {
-            "subjects": {"model": {"all": {"auc_loss": {"value": 0.5}}}, "oracle": {}},
-            "attacks": {"relearning": standard and relearned, "calibration": {"model": calibrated, "oracle": {}}},
-        }
+        return {"relearning": standard and relearned, "calibration": {"model": calibrated, "oracle": {}}}
 
     monkeypatch.setattr(rivals.step_times, "measure", take)
     monkeypatch.setattr(rivals_measures, "audit", ask)
+    monkeypatch.setattr(rivals_measures, "attack_run", attack)
     monkeypatch.setattr(rivals.post_hoc, "measured", lambda runs, wanted, methods: runs)
     monkeypatch.setattr(rivals_measures, "rescaled", lambda run, name: dataclasses.replace(run, variant=name))
     again = [rivals.measure(runs) for _ in range(2)]

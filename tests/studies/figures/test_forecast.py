@@ -5,7 +5,7 @@ from conftest import tiny_config
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.planning import forecast
+from memsinks_jax.studies.figures import forecast
 from memsinks_jax.training import flops
 from memsinks_jax.training.flops import flops_per_step, parameters
 

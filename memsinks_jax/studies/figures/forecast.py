@@ -1,6 +1,7 @@
 """Forecasts how long a run takes on other machines, and whether it fits, by arithmetic alone: no compiler.
 
-`estimate` compiles the actual step for a TPU slice and knows more; this forecasts a whole experiment within seconds.
+`planning/estimate` compiles the actual step for a TPU slice and knows more; this forecasts a whole
+experiment within seconds.
 """
 
 import dataclasses

@@ -5,23 +5,23 @@ import json
 import jax
 import numpy as np
 import pytest
-from audited import SUBJECTS, audited, paths
+from audited import attacked, paths
 from conftest import EVERYBODY
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import attacks, calibration
-from memsinks_jax.auditing.calibration import calibrate
-from memsinks_jax.auditing.quantization import quantize, quantized, without_sinks
-from memsinks_jax.auditing.reactivation import reactivate
-from memsinks_jax.auditing.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
-from memsinks_jax.auditing.residue import at_damage, residue
 from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
 from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.runs.trained import Trained
+from memsinks_jax.studies.attacks import attacks, calibration
+from memsinks_jax.studies.attacks.calibration import calibrate
+from memsinks_jax.studies.attacks.quantization import quantize, quantized, without_sinks
+from memsinks_jax.studies.attacks.reactivation import reactivate
+from memsinks_jax.studies.attacks.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
+from memsinks_jax.studies.attacks.residue import at_damage, residue
 from memsinks_jax.training.step import init_state
 
 
@@ -122,12 +122,12 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
     with pytest.raises(InputError, match="has lost 0 of 4 documents"):
         targets_of(known, known, SAME)
     monkeypatch.setattr(attacks.relearning, "relearn", lambda subject, _: results[subject.name])
-    made = audited([0.5] * len(SUBJECTS))["attacks"]["relearning"]["members"]  # what tests of the figure make up
+    made = attacked()["relearning"]["members"]  # what tests of the figure make up
     assert paths(made) - paths(attacks._relearned([new, known], targets)) == set()
 
 
 def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
-    from memsinks_jax.auditing.relearning import _best
+    from memsinks_jax.studies.attacks.relearning import _best
 
     targets = Targets(SAME.chosen(np.arange(2)), np.array([1.0, 1.0]), np.array([0.0, 0.0]))
     attacked = _best(np.array([[[1.0, 0.5], [1.0, 0.5]]]), targets, np.arange(2), [1])

@@ -1,27 +1,59 @@
-"""Attacks on the removal, run on one model: is the memory gone, or only hidden?
+"""All attacks on one model.
 
 The references are a model that remembers (the standard one, or with own sinks on) and, if there is one, the oracle.
 """
 
 import logging
+import pathlib
 from collections.abc import Collection
 
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import intervals, relearning, rows
-from memsinks_jax.auditing.calibration import calibrate
-from memsinks_jax.auditing.quantization import quantize
-from memsinks_jax.auditing.reactivation import reactivate
-from memsinks_jax.auditing.residue import residue
-from memsinks_jax.auditing.subjects import ORACLE, STANDARD, Subject, in_matrices
+from memsinks_jax.auditing import intervals, rows
+from memsinks_jax.auditing.subjects import (
+    ORACLE,
+    STANDARD,
+    Subject,
+    in_matrices,
+    of_role,
+    shortened,
+    subjects_of,
+)
 from memsinks_jax.config import InputError
 from memsinks_jax.evals.documents import Documents
+from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.attacks import relearning
+from memsinks_jax.studies.attacks.calibration import calibrate
+from memsinks_jax.studies.attacks.quantization import quantize
+from memsinks_jax.studies.attacks.reactivation import reactivate
+from memsinks_jax.studies.attacks.residue import residue
 
 logger = logging.getLogger(__name__)
 
 KINDS = ("relearning", "calibration", "benign", "quantization", "reactivation", "residue")
 _LEAST = 8  # documents that no model has seen: half for fine-tuning or for the means, half to be measured
+
+
+def attack_run(
+    workdir: pathlib.Path,
+    standard: pathlib.Path | None,
+    oracle: pathlib.Path | None,
+    kinds: Collection[str] = KINDS,
+) -> dict:
+    """Attacks a run on its own documents: the repeated ones, and the held-out ones.
+
+    Args:
+      standard, oracle: models trained without sinks, and without the repeated documents.
+      kinds: of KINDS.
+    Returns:
+      As `attack`.
+    """
+    subjects, corpus = subjects_of(workdir, standard, oracle), workdirs.read_corpus(workdir)
+    config, where = subjects[0].run.config, str(workdir)
+    members, non_members = (of_role(corpus, config, role, where) for role in ("repeated", "held_out"))
+    longest = max(map(len, members.tokens + non_members.tokens))
+    return attack(shortened(subjects, longest), members, non_members, kinds)
 
 
 def attack(subjects: list[Subject], members: Documents, non_members: Documents, kinds: Collection[str] = KINDS) -> dict:

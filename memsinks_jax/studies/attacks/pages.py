@@ -1,19 +1,12 @@
 """Results of the attacks as tables: of one audit, or of one per seed with intervals over seeds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from memsinks_jax.auditing.relearning import STEPS
-from memsinks_jax.auditing.residue import DAMAGE
+from memsinks_jax.auditing.audit import table_sections
+from memsinks_jax.auditing.pages import Table
 from memsinks_jax.reporting.claims import with_interval
-
-
-class Table(NamedTuple):
-    title: str
-    note: str
-    columns: list[str]
-    rows: list[list[str]]
-
+from memsinks_jax.studies.attacks.relearning import STEPS
+from memsinks_jax.studies.attacks.residue import DAMAGE
 
 _KINDS = {
     "one": "one document, practised alone",
@@ -25,6 +18,11 @@ _ATTACKS = {
     "random": "a random id's", "best": "the best of many random ids, by the first half",
     "optimised": "gates optimised on the first half",
 }  # fmt: skip
+
+
+def sections(found: Sequence[dict]) -> list[str]:
+    """The tables, for a page."""
+    return table_sections(tables(found))
 
 
 def tables(found: Sequence[dict]) -> list[Table]:
