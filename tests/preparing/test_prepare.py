@@ -555,7 +555,7 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
 
 
 def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
-    """And it stays in the corpus, where a run finds it; a corpus from before has it in its manifest alone."""
+    """And it stays in the corpus, where a run finds it."""
     write_lines(tmp_path / "input.jsonl")
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
@@ -577,8 +577,5 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602
-        (tmp_path / name / "special_tokens.json").unlink()
-        before = load_corpus(config).tokenizer
-        assert before.end_of_text == before.begin_of_text == end
     with pytest.raises(InputError, match="end_of_text"):
         prepare(given, folder, tmp_path / "chosen", near_duplicates="none", end_of_text="<|end|>")
