@@ -66,10 +66,10 @@ class Shard:
         if not file.exists():
             return None
         document, starts, stops = np.load(file).astype(np.int64).T
-        begins = np.flatnonzero(text.places == 0)[document] + 1  # the opening token is no target
+        firsts = np.flatnonzero(text.places == 0)[document] + 1  # the opening token is no target
         change = np.zeros(len(text.tokens) + 1, np.int64)
-        np.add.at(change, begins + starts, 1)
-        np.add.at(change, begins + stops, -1)
+        np.add.at(change, firsts + starts, 1)
+        np.add.at(change, firsts + stops, -1)
         return np.cumsum(change[:-1]) > 0
 
 
