@@ -96,7 +96,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu")
+        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "contexts")
         if any(f"--figure={name}" in command for name in slow):
             continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
         if "--all --preset=laptop" in command:
