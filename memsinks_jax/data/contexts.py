@@ -81,7 +81,7 @@ def letters_of(tokenizer: AnyTokenizer) -> np.ndarray:
 
 def begins(tokens, places, length: int, letters, xp=np):
     """Where the context of every position begins, int32 (..., T). Arguments as of `lanes`."""
-    at, flags = xp.arange(tokens.shape[-1], dtype=np.int32), letters[tokens][..., 0]
+    at, flags = xp.arange(tokens.shape[-1], dtype=np.int32), letters[:, 0][tokens]
     has_letters, closes = (flags & _HAS_LETTERS) > 0, (flags & _CLOSES) > 0
     after = xp.concatenate([xp.ones_like(closes[..., :1]), closes[..., :-1]], -1) | (places == 0)
     is_word = has_letters & (((flags & _OPENS) > 0) | after)
