@@ -59,27 +59,21 @@ METHODS = {
     "goldfish": Method("goldfish", "goldfish"),
 }  # fmt: skip
 MODES = {"drop": "", "own": ", on", "text": " + lookup of the text"}
+PLACES = [(cell, name) for cell in CELLS for name, method in METHODS.items() if method.everywhere or cell == MAIN]
 VIEWS = {
-    f"{name}_{cell}_{mode}": f"{method.label}{MODES[mode]}"
-    for cell in CELLS for name, method in METHODS.items()
-    if method.everywhere or cell == MAIN for mode in method.modes
+    f"{name}_{cell}_{mode}": f"{METHODS[name].label}{MODES[mode]}"
+    for cell, name in PLACES for mode in METHODS[name].modes
 }  # fmt: skip
 ATTACKED = ("context", "sinks", "cap_1")  # are relearned
 
 
-def _variants() -> dict[str, Variation]:
-    found = {}
-    for cell, (documents, reads) in CELLS.items():
-        about = {
-            "data.unique_documents": ONCE, "data.repeated_documents": documents, "data.repetitions": reads,
-        }  # fmt: skip
-        for name, method in METHODS.items():
-            if method.everywhere or cell == MAIN:
-                found[f"{name}_{cell}"] = Variation(method.choice, about | method.settings)
-    return found
+def _variation(cell: str, name: str) -> Variation:
+    documents, reads = CELLS[cell]
+    about = {"data.unique_documents": ONCE, "data.repeated_documents": documents, "data.repetitions": reads}
+    return Variation(METHODS[name].choice, about | METHODS[name].settings)
 
 
-VARIANTS = _variants()
+VARIANTS = {f"{name}_{cell}": _variation(cell, name) for cell, name in PLACES}
 
 
 def cell_of(view: str) -> str:
