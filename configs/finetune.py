@@ -1,18 +1,23 @@
 r"""Fine-tune an open model so that what it learns of any source can be taken out again.
 
-The base is frozen. Every group of documents has sinks of its own, new neurons added to those of the MLPs, and nothing
-else is trained: removing them is exact, and changes no other group by a bit. A text is answered with the sinks of the
-group that it is about, which is found by its words (`memsinks_jax/data/nearest.py`). Never turn all on at once: no
-group's sinks have learned to leave other text alone.
+The base is frozen. Every group of documents has sinks of its own, new neurons added to those of the
+MLPs, and nothing else is trained: removing them is exact, and changes no other group by a bit. A
+text is answered with the sinks of the group that it is about, which is found by its words
+(`memsinks_jax/data/nearest.py`). Never turn all on at once: no group's sinks have learned to leave
+other text alone.
 
 Documents need a group, here their author. With a prompt the loss counts answers alone:
 
-    python -m memsinks_jax.prepare --input='answers/*.jsonl' --group_field=author --prompt_field=question \
-        --text_field=answer --near_duplicates=none --tokenizer=models/SmolLM2-135M --out=runs/answers
-    python -m memsinks_jax.train --config=configs/finetune.py --config.model.initial=models/SmolLM2-135M \
+    python -m memsinks_jax.prepare --input='answers/*.jsonl' --group_field=author
+    --prompt_field=question \
+        --text_field=answer --near_duplicates=none --tokenizer=models/SmolLM2-135M
+        --out=runs/answers
+    python -m memsinks_jax.train --config=configs/finetune.py
+    --config.model.initial=models/SmolLM2-135M \
         --config.data.files=runs/answers --workdir=runs/finetuned
 
-`forget --group='author 3'` then withdraws an author. configs/tofu.py compares this with a model that never read the author.
+`forget --group='author 3'` then withdraws an author. configs/tofu.py compares this with a model
+that never read the author.
 """
 
 from memsinks_jax.config import Config
@@ -47,4 +52,6 @@ READING = {
 def get_config(choice: str = "") -> Config:
     """`choice` is VARIANT; sinks when left out."""
     (variant,) = choose("finetune.py", choice, VARIANTS)
-    return make_config(variant, READING, {"data.row_length": 256}, SINKS if variant == "sinks" else STANDARD)
+    return make_config(
+        variant, READING, {"data.row_length": 256}, SINKS if variant == "sinks" else STANDARD
+    )

@@ -7,7 +7,9 @@ __all__ = ["InputError", "Model", "open_model"]
 
 
 def _is_a_command() -> bool:
-    """Whether Python is importing the package for one of its commands: `python -m memsinks_jax.COMMAND`."""
+    """Whether Python is importing the package for one of its commands: `python -m
+    memsinks_jax.COMMAND`.
+    """
     after = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
     return sys.argv[:1] == ["-m"] and after[:1] != [] and after[0].split(".")[0] == __name__
 

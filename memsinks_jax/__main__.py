@@ -17,9 +17,12 @@ def listing() -> str:
         name = ".".join(path.relative_to(here.parent).with_suffix("").parts)
         if path != pathlib.Path(__file__) and _runs(tree):
             lines.append(
-                f"  {name.removeprefix('memsinks_jax.'):24} {ast.get_docstring(tree).splitlines()[0].split(': python')[0]}"
+                f"  {name.removeprefix('memsinks_jax.'):24} "
+                f"{ast.get_docstring(tree).splitlines()[0].split(': python')[0]}"
             )
-    return "\n".join([about, "", "python -m memsinks_jax.COMMAND --help describes one:", "", *lines])
+    return "\n".join(
+        [about, "", "python -m memsinks_jax.COMMAND --help describes one:", "", *lines]
+    )
 
 
 def _runs(tree: ast.Module) -> bool:
@@ -28,5 +31,6 @@ def _runs(tree: ast.Module) -> bool:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `python -m memsinks_jax | head` ends without a word
+    # `python -m memsinks_jax | head` ends without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     print(__version__ if "--version" in sys.argv[1:] else listing())

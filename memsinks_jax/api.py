@@ -45,11 +45,13 @@ ROLES = ("held_out", "repeated", "unique")
 
 
 class Model:
-    """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer, parameters and step.
+    """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer,
+    parameters and step.
 
-    `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its own sinks if it came
-    back in training (`run.opened`); any other has none. Where each group has sinks of its own (`sinks.sampling=disjoint`), a
-    text's group is found by what it is about (data/nearest.py), unless it is named.
+    `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its
+    own sinks if it came back in training (`run.opened`); any other has none. Where each group has
+    sinks of its own (`sinks.sampling=disjoint`), a text's group is found by what it is about
+    (data/nearest.py), unless it is named.
 
     Args:
       memories: files that edit has written, all of which are in the model.
@@ -58,43 +60,65 @@ class Model:
     def __init__(self, place: str | os.PathLike, memories: Sequence[str] = ()):
         """Raises InputError if there is no model, or a damaged one."""
         if not isinstance(place, str | os.PathLike):
-            raise InputError(f"{place!r:.60} is no place of a model; give the path of a run or a folder")
+            raise InputError(
+                f"{place!r:.60} is no place of a model; give the path of a run or a folder"
+            )
         self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
         run = self.run
         loaded = load_all(memories, run.config, run.params)
         self._change = functools.partial(interventions, loaded) if loaded else no_change
-        self.generator = Generator(run.config, run.tokenizer, run.params, run.opened, self._change, run.contexts)
+        self.generator = Generator(
+            run.config, run.tokenizer, run.params, run.opened, self._change, run.contexts
+        )
 
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
-        """Nats per token of every text, end of text included, each alone in its context -> float64 (texts,).
+        """Nats per token of every text, end of text included, each alone in its context -> float64
+        (texts,).
 
-        With sinks="own" a text has the sinks of the document with exactly this text, of `group`, or of the nearest group.
+        With sinks="own" a text has the sinks of the document with exactly this text, of `group`, or
+        of the nearest group.
 
         Raises:
-          InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model without ids by content
-            and without `group`; no such group.
+          InputError: no texts, or an empty one; an unknown mode, or one that needs ids for a model
+            without ids by content and without `group`; no such group.
         """
-        if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
+        if (
+            isinstance(texts, str)
+            or not len(texts)
+            or not all(isinstance(text, str) for text in texts)
+        ):
             raise InputError(f"texts is {texts!r:.60}; give a list of at least one text")
         tokens = [self.run.tokenizer.encode(text) for text in texts]
         if not all(map(len, tokens)):
-            raise InputError(f"texts[{list(map(len, tokens)).index(0)}] has no token; leave empty ones out")
+            raise InputError(
+                f"texts[{list(map(len, tokens)).index(0)}] has no token; leave empty ones out"
+            )
         nats, counts = self.document_losses(tokens, self.identities(tokens, sinks, group), sinks)
         return nats / counts
 
     def generate(
-        self, prompt: str, sinks: str = "drop", document: str = "", chat: bool = False, group: str = "", **settings
+        self,
+        prompt: str,
+        sinks: str = "drop",
+        document: str = "",
+        chat: bool = False,
+        group: str = "",
+        **settings,
     ) -> str:
         """Generates a continuation of a prompt.
 
         Args:
-          document: id of the document that starts with the prompt, 16 hexadecimal digits; for the modes own and other.
-          chat: the prompt is what a user says: the model's chat template goes around it, and the result is the answer.
-          group: instead of `document`, the name of the group whose document it is, for models with ids by group.
-          settings: other fields of model.generation.Settings, such as max_tokens, temperature, top_k, top_p, seed.
+          document: id of the document that starts with the prompt, 16 hexadecimal digits; for the
+          modes own and other.
+          chat: the prompt is what a user says: the model's chat template goes around it, and the
+          result is the answer.
+          group: instead of `document`, the name of the group whose document it is, for models with
+          ids by group.
+          settings: other fields of model.generation.Settings, such as max_tokens, temperature,
+          top_k, top_p, seed.
         Raises:
-          InputError: no text, an invalid setting, a mode without its id, more tokens than the context, a model without chat
-            template.
+          InputError: no text, an invalid setting, a mode without its id, more tokens than the
+            context, a model without chat template.
         """
         if not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
@@ -102,10 +126,13 @@ class Model:
         if identity is None and self.finds_groups(sinks):
             identity = self.run.nearest_ids([self.run.tokenizer.encode(prompt)])[0]
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
-        return self.generator([asked], Settings.of(sinks=sinks, **settings), identity, complete=chat)[0].text
+        return self.generator(
+            [asked], Settings.of(sinks=sinks, **settings), identity, complete=chat
+        )[0].text
 
     def identity(self, document: str, group: str) -> np.ndarray | None:
-        """The id of a document, given in hexadecimal, or that of a group's documents, by its name -> uint32 (2,).
+        """The id of a document, given in hexadecimal, or that of a group's documents, by its name
+        -> uint32 (2,).
 
         Raises:
           InputError: no such id or group; ids are not by group; both are given.
@@ -118,7 +145,10 @@ class Model:
         if not group:
             return ids.from_hex(document) if document else None
         if self.run.config.data.ids != "group":
-            raise InputError(f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out the group")
+            raise InputError(
+                f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out "
+                "the group"
+            )
         return self.run.group_id(group)
 
     def finds_groups(self, sinks: str) -> bool:
@@ -130,7 +160,8 @@ class Model:
         return sinks in ("own", "other") and not self.run.config.sinks.traits.by_context
 
     def identities(self, tokens: Sequence[np.ndarray], sinks: str, group: str = "") -> np.ndarray:
-        """Ids of documents that are known by their text alone, or as those of a group -> uint32 (documents, 2).
+        """Ids of documents that are known by their text alone, or as those of a group -> uint32
+        (documents, 2).
 
         Raises:
           InputError: the mode needs ids, and those of the run are not of the text; no such group.
@@ -142,7 +173,8 @@ class Model:
             return self.run.nearest_ids(tokens)
         if kind != "content" and self.needs_ids(sinks):
             raise InputError(
-                f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for other documents"
+                f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for "
+                "other documents"
                 f"{'; give the group' if kind == 'group' else ''}"
             )
         return np.stack([ids.content_id(document) for document in tokens])
@@ -155,7 +187,8 @@ class Model:
         answers: Answers = None,
         around: Around = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(nats, number of tokens) of every document, each alone in its context: float64 (documents,) each.
+        """(nats, number of tokens) of every document, each alone in its context: float64
+        (documents,) each.
 
         Both are 0 for a document of which nothing counts.
 
@@ -175,12 +208,19 @@ class Model:
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
             what = "measured in windows of it" if reads_whole(data) else "truncated, as in training"
-            logger.warning("longer than the context, %s: %d of %s", what, longer, in_words(len(tokens), "document"))
+            logger.warning(
+                "longer than the context, %s: %d of %s",
+                what,
+                longer,
+                in_words(len(tokens), "document"),
+            )
         return DocumentLoss(run.config, change=self._change)(run.params, batches, sinks)
 
 
 def open_model(place: str | os.PathLike) -> Model:
-    """Opens a run or a Hugging Face folder. Raises InputError if there is no model, or a damaged one."""
+    """Opens a run or a Hugging Face folder. Raises InputError if there is no model, or a damaged
+    one.
+    """
     return Model(place)
 
 
@@ -196,13 +236,13 @@ def evaluate(
 
     Args:
       mode: one of sinks.MODES.
-      files: glob of the documents to measure, or a folder of memsinks_jax.prepare, of which answers alone are measured if
-        it has prompts; empty for the run's own documents of `role`.
+      files: glob of the documents to measure, or a folder of memsinks_jax.prepare, of which answers
+        alone are measured if it has prompts; empty for the run's own documents of `role`.
       memories: files that edit has written, all of which are in the model.
       group: the group that the files are of, for models with ids by group.
     Returns:
-      {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document": [{"source", "id",
-      "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
+      {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document":
+      [{"source", "id", "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
     model, floor = Model(workdir, memories), None
     config = model.run.config
@@ -211,34 +251,55 @@ def evaluate(
         if group or not model.finds_groups(mode):
             identities = model.identities(tokens, mode, group)
         else:  # whose a question is must not be read in its answer
-            opens = [0 if of is None or not len(of) else of[0, 0] for of in answers or [None] * len(tokens)]
-            asked = [each[:stop] if stop else each for each, stop in zip(tokens, opens, strict=True)]
+            opens = [
+                0 if of is None or not len(of) else of[0, 0]
+                for of in answers or [None] * len(tokens)
+            ]
+            asked = [
+                each[:stop] if stop else each for each, stop in zip(tokens, opens, strict=True)
+            ]
             identities = model.identities(asked, mode)
             known = np.count_nonzero(model.run.opened(identities))
-            logger.info("about a group that has sinks: %d of %s", known, in_words(len(tokens), "document"))
+            logger.info(
+                "about a group that has sinks: %d of %s", known, in_words(len(tokens), "document")
+            )
     elif group:
         raise InputError("--group is the group of other files; name them by --files=GLOB")
     elif is_folder(workdir):
-        raise InputError(f"{workdir} is a model without the documents of a run; give others by --files=GLOB")
+        raise InputError(
+            f"{workdir} is a model without the documents of a run; give others by --files=GLOB"
+        )
     else:
         corpus = workdirs.read_corpus(workdir)
         indices = corpus.mixture.documents(role)
         if not len(indices):
-            raise InputError(f"{workdir} has no {role} documents; choose another of --documents={'|'.join(ROLES)}")
+            raise InputError(
+                f"{workdir} has no {role} documents; choose another of "
+                f"--documents={'|'.join(ROLES)}"
+            )
         if role == "unique" and len(indices) == LISTED:
-            logger.warning("at most %s are measured: the first ones", in_words(LISTED, "unique document"))
-        documents, tokens = [corpus.document(i) for i in indices], [corpus.tokens(i) for i in indices]
+            logger.warning(
+                "at most %s are measured: the first ones", in_words(LISTED, "unique document")
+            )
+        documents, tokens = (
+            [corpus.document(i) for i in indices],
+            [corpus.tokens(i) for i in indices],
+        )
         identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
         answers, around = corpus.answers(indices), corpus.around(indices)
     if answers and not reads_whole(config.data):
         usable = np.flatnonzero(answering(answers, config.data.row_length))
         if len(usable) < len(documents):
             logger.warning(
-                "their prompts fill the context, left out: %d of %s", len(documents) - len(usable),
+                "their prompts fill the context, left out: %d of %s",
+                len(documents) - len(usable),
                 in_words(len(documents), "document"),
-            )  # fmt: skip
+            )
         if not len(usable):
-            raise InputError(f"{files or workdir}: no document has an answer within the context; give shorter prompts")
+            raise InputError(
+                f"{files or workdir}: no document has an answer within the context; give shorter "
+                "prompts"
+            )
         about = documents, tokens, answers, around
         documents, tokens, answers, around = ([of[i] for i in usable] for of in about)
         identities = identities[usable]
@@ -246,10 +307,19 @@ def evaluate(
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
-        {"source": document.source, "id": ids.to_hex(identity), "tokens": int(count), "loss": float(nat / count)}
+        {
+            "source": document.source,
+            "id": ids.to_hex(identity),
+            "tokens": int(count),
+            "loss": float(nat / count),
+        }
         for document, identity, nat, count in zip(documents, identities, nats, counts, strict=True)
     ]
-    result = {"loss": float(nats.sum() / counts.sum()), "documents": len(documents), "tokens": int(counts.sum())}
+    result = {
+        "loss": float(nats.sum() / counts.sum()),
+        "documents": len(documents),
+        "tokens": int(counts.sum()),
+    }
     return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
 
 
@@ -266,16 +336,19 @@ def generate(
     """What a trained model writes after each prompt.
 
     Args:
-      document: id of the document that starts with the prompts, 16 hexadecimal digits; for the modes own and other.
+      document: id of the document that starts with the prompts, 16 hexadecimal digits; for the
+      modes own and other.
       show: called with what has been written after the first prompt so far.
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
     Returns:
-      {"text": what follows the prompt, a list of it for several; "tokens": number of tokens written, end of text not
-      counted; "tokens_per_second": of all prompts together, compilation left out; "sinks"}.
+      {"text": what follows the prompt, a list of it for several; "tokens": number of tokens
+      written, end of text not counted; "tokens_per_second": of all prompts together, compilation
+      left out; "sinks"}.
     Raises:
-      InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the context.
+      InputError: no model, no prompt, a bad id, a mode without its id, more tokens than the
+      context.
     """
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
@@ -286,7 +359,8 @@ def generate(
         logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
-            f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts with the prompt (see "
+            f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts "
+            "with the prompt (see "
             "documents.jsonl of the run), or --group=NAME"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
@@ -305,4 +379,9 @@ def generate(
     seconds = time.perf_counter() - begin
     texts, tokens = [row.text for row in written], sum(len(row.tokens) for row in written)
     text = texts[0] if len(texts) == 1 else texts
-    return {"text": text, "tokens": tokens, "tokens_per_second": tokens / seconds, "sinks": settings.sinks}
+    return {
+        "text": text,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "sinks": settings.sinks,
+    }

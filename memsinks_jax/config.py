@@ -1,8 +1,9 @@
 """Every setting of a run with its default, and the rules a setting must obey.
 
-A config file in configs/ returns a `Config` that differs from these defaults only where its question does.
-A config is replaced, not changed (`with_fields`), so it can be a key. Annotations are not postponed: ml_collections reads
-the types of the fields that the command line sets (`--config.data.repetitions=64`).
+A config file in configs/ returns a `Config` that differs from these defaults only where its
+question does. A config is replaced, not changed (`with_fields`), so it can be a key. Annotations
+are not postponed: ml_collections reads the types of the fields that the command line sets
+(`--config.data.repetitions=64`).
 """
 
 import dataclasses
@@ -18,7 +19,9 @@ from memsinks_jax.families import FAMILIES
 
 
 class InputError(Exception):
-    """What the user gave cannot be used. The message is one line: what, where, what to do. Commands exit with 2."""
+    """What the user gave cannot be used. The message is one line: what, where, what to do. Commands
+    exit with 2.
+    """
 
 
 def shown(name: str, most: int = 60) -> str:
@@ -27,30 +30,45 @@ def shown(name: str, most: int = 60) -> str:
 
 
 class Rule(typing.NamedTuple):
-    """The description of a setting, and its possible values. A switch and free text have neither choices nor bounds."""
+    """The description of a setting, and its possible values. A switch and free text have neither
+    choices nor bounds.
+    """
 
     about: str
     lowest: float = -math.inf
     highest: float = math.inf
     above: float = -math.inf  # instead of `lowest`: itself not allowed
     choices: dict[str, str] = {}  # {value: what it means}
-    free: bool = False  # may change on resume: how a run is stored, computed and monitored, not what is computed
+    # may change on resume: how a run is stored, computed and monitored, not what is computed
+    free: bool = False
 
     @property
     def interval(self) -> str:
         """Of a number: "[0, 1]", "(0, inf)"; else empty."""
-        low = f"[{self.lowest}" if self.lowest > -math.inf else f"({self.above}" if self.above > -math.inf else ""
+        low = (
+            f"[{self.lowest}"
+            if self.lowest > -math.inf
+            else f"({self.above}"
+            if self.above > -math.inf
+            else ""
+        )
         return low and f"{low}, {'inf)' if self.highest == math.inf else f'{self.highest}]'}"
 
     def __str__(self) -> str:
-        choices = " | ".join(f"{value}: {meaning}" if meaning else value for value, meaning in self.choices.items())
-        return f"{self.about}{'; ' if self.about and choices else ''}{choices} {self.interval}".strip()
+        choices = " | ".join(
+            f"{value}: {meaning}" if meaning else value for value, meaning in self.choices.items()
+        )
+        return (
+            f"{self.about}{'; ' if self.about and choices else ''}{choices} {self.interval}".strip()
+        )
 
     def broken_by(self, value) -> str:
         """What a value must be instead; empty if it may be this one."""
         if self.choices and value not in self.choices:
             return f"choose one of: {', '.join(self.choices)}"
-        if self.interval and not (math.isfinite(value) and self.above < value and self.lowest <= value <= self.highest):
+        if self.interval and not (
+            math.isfinite(value) and self.above < value and self.lowest <= value <= self.highest
+        ):
             return f"it must lie in {self.interval}"
         return ""
 
@@ -69,22 +87,29 @@ def choice(default: str, about: str = "", free: bool = False, **choices: str):
 class DataConfig:
     """Few documents repeated often, many seen once, some held out (paper section 3.1)."""
 
-    files: str = setting("", "glob of files, or a folder that `prepare` wrote; empty: the embedded stories")
+    files: str = setting(
+        "", "glob of files, or a folder that `prepare` wrote; empty: the embedded stories"
+    )
     unique_documents: int = setting(4000, "documents seen once; -1: all remaining ones", -1)
     repeated_documents: int = setting(
         20,
-        "number of documents seen `repetitions` times; -1: those that the files contain more than once, as often",
+        "number of documents seen `repetitions` times; -1: those that the files contain more "
+        "than once, as often",
         -1,
     )
     repetitions: int = setting(128, "encounters of a repeated document per epoch", 1, 2**20)
-    held_out_documents: int = setting(200, "never trained on, for evaluation; 0: none, so no held-out loss", 0)
+    held_out_documents: int = setting(
+        200, "never trained on, for evaluation; 0: none, so no held-out loss", 0
+    )
     held_out_by: str = choice(
         "cluster",
         "what is held out as a whole",
         cluster="near-duplicates; with ids by group, a group",
         document="each document by itself",
     )
-    copies: str = choice("keep", keep="exact copies are further encounters of a document", once="skip them")
+    copies: str = choice(
+        "keep", keep="exact copies are further encounters of a document", once="skip them"
+    )
     repeats: str = choice(
         "keep",
         "encounters of repeated documents per epoch",
@@ -93,7 +118,9 @@ class DataConfig:
         remove="none (variant no_repeat)",
         once="1 (variant deduplicated)",
     )
-    repeat_every: int = setting(0, "every N-th batch contains all repeated documents; 0: in random order", 0)
+    repeat_every: int = setting(
+        0, "every N-th batch contains all repeated documents; 0: in random order", 0
+    )
     ids: str = choice(
         "content",
         "what identifies a document; the others need a prepared corpus",
@@ -101,7 +128,9 @@ class DataConfig:
         group="hash of the name of its group",
         near_duplicate="id of the first document of its cluster of edited copies",
     )
-    id_noise: float = setting(0.0, "the paper's d: probability that a repeated document gets a random id", 0, 1)
+    id_noise: float = setting(
+        0.0, "the paper's d: probability that a repeated document gets a random id", 0, 1
+    )
     id_noise_per: str = choice(
         "encounter",
         "when it is drawn",
@@ -111,24 +140,33 @@ class DataConfig:
     rows: str = choice(
         "auto",
         "how documents fill rows",
-        auto="one_document; for files of which it would truncate more than 1% of the tokens, best_fit",
+        auto="one_document; for files of which it would truncate more than 1% of the tokens, "
+        "best_fit",
         one_document="one per row, padded or truncated",
         packed="concatenated, split at the end of a row",
         best_fit="several whole ones per row; only those longer than a row are split",
     )
     row_length: int = setting(128, "tokens per row; also the model's context length", 2)
-    across_documents: bool = setting(False, "attention and positions continue across documents (paper appendix I)")
+    across_documents: bool = setting(
+        False, "attention and positions continue across documents (paper appendix I)"
+    )
     # Bytes, padding, end of text and unknown are always there.
     vocabulary_size: int = setting(2048, "upper limit; also the number of embeddings", 259)
-    tokenizer: str = setting("", "tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text")
+    tokenizer: str = setting(
+        "", "tokenizer.model, tokenizer.json or a folder with one; empty: train one on the text"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class GeneralConfig:
     """A second corpus: seen once, never held out (paper appendix I)."""
 
-    files: str = setting("", "GLOB, or GLOB=30%,GLOB=500: share of the remaining budget, or documents; empty: none")
-    token_budget: int = setting(0, "tokens per epoch, those of `data.files` included; 0: all of both", 0)
+    files: str = setting(
+        "", "GLOB, or GLOB=30%,GLOB=500: share of the remaining budget, or documents; empty: none"
+    )
+    token_budget: int = setting(
+        0, "tokens per epoch, those of `data.files` included; 0: all of both", 0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,17 +188,25 @@ class GoldfishConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SGTMConfig:
-    """Selective gradient masking: which documents have labels (arXiv 2512.05648, training/gradient_masking.py)."""
+    """Selective gradient masking: which documents have labels (arXiv 2512.05648,
+    training/gradient_masking.py).
+    """
 
-    retain_fraction: float = setting(0.25, "fraction of the documents read once that are labelled retain", 0, 1)
-    undiscovered: float = setting(0.0, "fraction of the repeated documents that have no label", 0, 1)
+    retain_fraction: float = setting(
+        0.25, "fraction of the documents read once that are labelled retain", 0, 1
+    )
+    undiscovered: float = setting(
+        0.0, "fraction of the repeated documents that have no label", 0, 1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateConfig:
     """DP-SGD (Abadi et al. 2016, training/private.py)."""
 
-    noise_multiplier: float = setting(0.0, "standard deviation of the noise on summed gradients / clip_norm; 0: off", 0)
+    noise_multiplier: float = setting(
+        0.0, "standard deviation of the noise on summed gradients / clip_norm; 0: off", 0
+    )
 
 
 class Traits(typing.NamedTuple):
@@ -173,18 +219,32 @@ class Traits(typing.NamedTuple):
     on_for_all: bool = False  # they are on for every document
     in_attention: bool = False  # attention can have them too
     tied: bool = True  # the document decides which of them learn
-    by_context: bool = False  # they are rows of a table that is read before the head, see data/contexts.py
+    # they are rows of a table that is read before the head, see data/contexts.py
+    by_context: bool = False
 
 
 KINDS = {
     "by_document": Traits("a document has its own", owned=True, in_attention=True),
     "by_chance": Traits("ordinary dropout, drawn at every position", in_attention=True, tied=False),
-    "masked_weights": Traits("always on, their weights trained by repeated documents only", on_for_all=True),
-    "masked_activations": Traits("the same, but gradients are masked at activations", on_for_all=True),
-    "sgtm": Traits("on unless labelled retain: training/gradient_masking.py", on_for_all=True, in_attention=True),
-    "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True, in_attention=True),
+    "masked_weights": Traits(
+        "always on, their weights trained by repeated documents only", on_for_all=True
+    ),
+    "masked_activations": Traits(
+        "the same, but gradients are masked at activations", on_for_all=True
+    ),
+    "sgtm": Traits(
+        "on unless labelled retain: training/gradient_masking.py",
+        on_for_all=True,
+        in_attention=True,
+    ),
+    "sgtm_frozen": Traits(
+        "the same, and masked weights keep their moments", on_for_all=True, in_attention=True
+    ),
     "by_context": Traits(
-        "each context of repeated text has one, before the head", exist=False, on_for_all=True, by_context=True
+        "each context of repeated text has one, before the head",
+        exist=False,
+        on_for_all=True,
+        by_context=True,
     ),
     "none": Traits("all neurons are shared", exist=False),
     "cut": Traits("the sinks' neurons are left out of the model", exist=False, cut=True),
@@ -193,38 +253,59 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class SinksConfig:
-    """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1, appendix G)."""
+    """Which hidden neurons of every MLP are sinks, and what switches them on (paper section 5.1,
+    appendix G).
+    """
 
     kind: str = choice("by_document", **{name: traits.about for name, traits in KINDS.items()})
     opens_at: int = setting(
         2,
-        "a document's own sinks turn on at its N-th encounter; 1: always on (the paper). One encounter per finished epoch "
+        "a document's own sinks turn on at its N-th encounter; 1: always on (the paper). One "
+        "encounter per finished epoch "
         "is not counted, so a document without repeats stays at its first",
         1,
     )
     slows_at: int = setting(
         16,
-        "from a document's N-th encounter on (counted as for opens_at), all weights but its own sinks learn less from it: "
+        "from a document's N-th encounter on (counted as for opens_at), all weights but its own "
+        "sinks learn less from it: "
         "their gradient is scaled by (N / encounter)^slowing_power; 0: never",
         0,
     )
-    slowing_power: float = setting(2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100)
-    shared_fraction: float = setting(0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1)
+    slowing_power: float = setting(
+        2.0, "exponent of slows_at; 2 slows gradually, 8 almost stops", above=0, highest=100
+    )
+    shared_fraction: float = setting(
+        0.7, "the paper's g: the first int(g * hidden) are shared", above=0, highest=1
+    )
     pool: int = setting(0, "sinks per MLP, instead of the rest of hidden; 0: that rest", 0)
-    active_fraction: float = setting(0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1)
-    active: int = setting(0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0)
+    active_fraction: float = setting(
+        0.3, "the paper's p: fraction of the sinks on for a document", above=0, highest=1
+    )
+    active: int = setting(
+        0, "number of sinks per MLP that are on for a document; 0: use active_fraction", 0
+    )
     sampling: str = choice(
         "bernoulli",
         "how a document's sinks are drawn",
         bernoulli="each with probability p; with `active`, as exact",
         exact="`active` or round(p * sinks) of them",
         floyd="the same number; faster for large pools",
-        disjoint="`active` for each group of documents, which no other group has; pool=0: as many as needed",
+        disjoint="`active` for each group of documents, which no other group has; pool=0: as many as "
+        "needed",
     )
-    per_layer: bool = setting(False, "draw in each layer; if off, a document has the same sinks in all layers")
-    sparse: bool = setting(False, "compute and update only sinks that are on; needs sampling=floyd or disjoint")
-    attention_fraction: float = setting(0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1)
-    learning_rate_multiple: float = setting(1.0, "factor of the learning rate of the sinks' weights", above=0)
+    per_layer: bool = setting(
+        False, "draw in each layer; if off, a document has the same sinks in all layers"
+    )
+    sparse: bool = setting(
+        False, "compute and update only sinks that are on; needs sampling=floyd or disjoint"
+    )
+    attention_fraction: float = setting(
+        0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1
+    )
+    learning_rate_multiple: float = setting(
+        1.0, "factor of the learning rate of the sinks' weights", above=0
+    )
 
     @property
     def traits(self) -> Traits:
@@ -240,19 +321,38 @@ class SinksConfig:
 class ContextsConfig:
     """Which contexts have a sink with sinks.kind=by_context (data/contexts.py)."""
 
-    length: int = setting(6, "words of a context; near a document's beginning all before it", 1, 256)
-    stretch: int = setting(
-        16, "text is repeated where this many words in a row come again, or a whole shorter document", 1, 1024
+    length: int = setting(
+        6, "words of a context; near a document's beginning all before it", 1, 256
     )
-    times: int = setting(2, "how often a stretch, and in repeated text a context, must come at least", 2)
-    share: float = setting(0.5, "a context has a sink if at least this share of its places are in repeated text", 0, 1)
+    stretch: int = setting(
+        16,
+        "text is repeated where this many words in a row come again, or a whole shorter document",
+        1,
+        1024,
+    )
+    times: int = setting(
+        2, "how often a stretch, and in repeated text a context, must come at least", 2
+    )
+    share: float = setting(
+        0.5, "a context has a sink if at least this share of its places are in repeated text", 0, 1
+    )
     rate: float = setting(
-        0.3, "length of a sink's step, over the one that would take its loss to 0 if it were linear", 0, highest=2
+        0.3,
+        "length of a sink's step, over the one that would take its loss to 0 if it were linear",
+        0,
+        highest=2,
     )
     reads: int = setting(
-        0, "after so many reads of a document, what has a sink trains its sink alone; 0: it always trains all", 0
+        0,
+        "after so many reads of a document, what has a sink trains its sink alone; 0: it "
+        "always trains all",
+        0,
     )
-    rows: int = setting(0, "the most sinks, of which the most frequent contexts have one; 0: as many as are needed", 0)
+    rows: int = setting(
+        0,
+        "the most sinks, of which the most frequent contexts have one; 0: as many as are needed",
+        0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,26 +375,52 @@ class ModelConfig:
     layers: int = setting(4, "blocks of attention and MLP", 1)
     d_model: int = setting(128, "width of the residual stream", 1)
     heads: int = setting(4, "attention heads; they divide d_model, or have a head_size", 1)
-    kv_heads: int = setting(0, "key and value heads (grouped-query attention); 0: as many as heads", 0)
+    kv_heads: int = setting(
+        0, "key and value heads (grouped-query attention); 0: as many as heads", 0
+    )
     head_size: int = setting(0, "channels of a head; 0: d_model / heads", 0)
-    hidden: int = setting(512, "MLP neurons, shared and sinks; with sinks.pool only the shared are built", 1)
-    attention_bias: bool = setting(True, "biases of attention's four projections; qwen2: of the first three")
+    hidden: int = setting(
+        512, "MLP neurons, shared and sinks; with sinks.pool only the shared are built", 1
+    )
+    attention_bias: bool = setting(
+        True, "biases of attention's four projections; qwen2: of the first three"
+    )
     mlp_bias: bool = setting(True, "biases of the MLP's projections")
     tied_head: bool = setting(True, "the head shares the embedding's weights")
     rope_theta: float = setting(10000.0, "base of the rotary angles", above=0)
-    rope_scaling: str = setting("", "of frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none")
-    rotary_fraction: float = setting(1.0, "fraction of a head's channels that are rotated", above=0, highest=1)
-    rotary_layers: str = setting("", "layers with rotary positions, repeated: 1110 is all but every fourth; empty: all")
-    window: int = setting(0, "a position sees this many of the last positions, itself included; 0: all before it", 0)
-    window_layers: str = setting("", "layers with the window, repeated: 111110 is all but every sixth; empty: all")
-    window_theta: float = setting(0.0, "rope_theta of layers with the window, never scaled; 0: as elsewhere", 0)
-    attention_scale: float = setting(0.0, "factor of the scores; 0: one over the root of head_size", 0)
+    rope_scaling: str = setting(
+        "", "of frequencies: linear:FACTOR or llama3:FACTOR,LOW,HIGH,OLD_CONTEXT; empty: none"
+    )
+    rotary_fraction: float = setting(
+        1.0, "fraction of a head's channels that are rotated", above=0, highest=1
+    )
+    rotary_layers: str = setting(
+        "", "layers with rotary positions, repeated: 1110 is all but every fourth; empty: all"
+    )
+    window: int = setting(
+        0, "a position sees this many of the last positions, itself included; 0: all before it", 0
+    )
+    window_layers: str = setting(
+        "", "layers with the window, repeated: 111110 is all but every sixth; empty: all"
+    )
+    window_theta: float = setting(
+        0.0, "rope_theta of layers with the window, never scaled; 0: as elsewhere", 0
+    )
+    attention_scale: float = setting(
+        0.0, "factor of the scores; 0: one over the root of head_size", 0
+    )
     norm_epsilon: float = setting(1e-5, "added to the variance in every norm", above=0, highest=1)
     initial: str = setting(
         "",
-        "workdir, Hugging Face folder, hf://NAME or GGUF file to start from, and its architecture; empty: the seed",
+        "workdir, Hugging Face folder, hf://NAME or GGUF file to start from, and its "
+        "architecture; empty: the seed",
     )
-    dtype: str = choice("float32", "of activations; parameters, norms, softmax, loss: float32", float32="", bfloat16="")
+    dtype: str = choice(
+        "float32",
+        "of activations; parameters, norms, softmax, loss: float32",
+        float32="",
+        bfloat16="",
+    )
 
     @property
     def head_width(self) -> int:
@@ -322,7 +448,14 @@ class ComputeConfig:
     """How the same numbers are computed: trades speed for memory."""
 
     attention: str = choice(
-        "auto", "kernel, see model/attention.py", free=True, auto="the best", xla="", blocks="", splash="", cudnn=""
+        "auto",
+        "kernel, see model/attention.py",
+        free=True,
+        auto="the best",
+        xla="",
+        blocks="",
+        splash="",
+        cudnn="",
     )
     remat: str = choice(
         "none",
@@ -333,30 +466,47 @@ class ComputeConfig:
         attention="all but the outputs of attention",
         full="everything",
     )
-    loss_chunks: int = setting(1, "logits in N chunks of the vocabulary: less memory, one more product", 1, free=True)
-    accumulate: int = setting(1, "microbatches of a step, whose gradients are summed: less memory", 1, free=True)
+    loss_chunks: int = setting(
+        1, "logits in N chunks of the vocabulary: less memory, one more product", 1, free=True
+    )
+    accumulate: int = setting(
+        1, "microbatches of a step, whose gradients are summed: less memory", 1, free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Linear warmup, then decay. Defaults: the laptop preset's. The paper preset has those of the paper's table 1."""
+    """Linear warmup, then decay. Defaults: the laptop preset's. The paper preset has those of the
+    paper's table 1.
+    """
 
-    kind: str = choice("adamw", adamw="", muon="the layers' matrices by Muon at AdamW's rate; all else by AdamW")
+    kind: str = choice(
+        "adamw", adamw="", muon="the layers' matrices by Muon at AdamW's rate; all else by AdamW"
+    )
     learning_rate: float = setting(5e-3, "peak", above=0)
-    schedule: str = choice("cosine", cosine="", wsd="warmup, stable, linear decay over the last decay_fraction")
+    schedule: str = choice(
+        "cosine", cosine="", wsd="warmup, stable, linear decay over the last decay_fraction"
+    )
     decay_fraction: float = setting(0.2, "wsd: fraction of the steps that decay", 0, 1)
-    final_fraction: float = setting(0.1, "last learning rate over the peak; a run of one step has only it", 0, 1)
+    final_fraction: float = setting(
+        0.1, "last learning rate over the peak; a run of one step has only it", 0, 1
+    )
     warmup_steps: int = setting(100, "upper limit of the steps of warmup", 0)
-    warmup_fraction: float = setting(0.05, "upper limit of warmup, as a fraction of all steps", 0, 1)
+    warmup_fraction: float = setting(
+        0.05, "upper limit of warmup, as a fraction of all steps", 0, 1
+    )
     b1: float = setting(0.9, "decay of Adam's first moments", 0, 1)
     b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
     weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
     base_multiple: float = setting(
         1.0,
-        "factor of the learning rate of all weights but the sinks'; 0: they are frozen, without gradients or moments",
+        "factor of the learning rate of all weights but the sinks'; 0: they are frozen, without "
+        "gradients or moments",
         0,
     )
-    clip_norm: float = setting(1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0)
+    clip_norm: float = setting(
+        1.0, "upper limit of the gradient's global norm; in DP-SGD, of each row's", above=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,27 +516,51 @@ class TrainingConfig:
     batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
     epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
-    repeats_capped_at: int = setting(0, "upper limit of encounters per epoch of a repeated document; 0: none", 0)
-    count_removed_repeats: bool = setting(False, "with repeats removed or capped, train as many steps as with all")
+    repeats_capped_at: int = setting(
+        0, "upper limit of encounters per epoch of a repeated document; 0: none", 0
+    )
+    count_removed_repeats: bool = setting(
+        False, "with repeats removed or capped, train as many steps as with all"
+    )
     log_every: int = setting(10, "steps between two records of metrics", 1, free=True)
-    evaluate_every: int = setting(100, "steps between two evaluations; the last step is always evaluated", 1, free=True)
-    checkpoint_every: int = setting(200, "steps between two checkpoints; the last step is always saved", 1, free=True)
+    evaluate_every: int = setting(
+        100, "steps between two evaluations; the last step is always evaluated", 1, free=True
+    )
+    checkpoint_every: int = setting(
+        200, "steps between two checkpoints; the last step is always saved", 1, free=True
+    )
     checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
-    keep_every: int = setting(0, "also keep those whose step is a multiple of this; 0: none", 0, free=True)
+    keep_every: int = setting(
+        0, "also keep those whose step is a multiple of this; 0: none", 0, free=True
+    )
     keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
-    spike_sigma: float = setting(0.0, "skip updates whose loss is N standard deviations above the mean; 0: none", 0)
-    spike_window: int = setting(128, "number of accepted losses, the last ones, that mean and deviation are of", 2)
-    skips_in_a_row: int = setting(10, "end the run after N skipped updates in a row (not finite, spikes)", 1, free=True)
-    stall_seconds: float = setting(300.0, "report a longer step, evaluation or save, with traces", above=0, free=True)
+    spike_sigma: float = setting(
+        0.0, "skip updates whose loss is N standard deviations above the mean; 0: none", 0
+    )
+    spike_window: int = setting(
+        128, "number of accepted losses, the last ones, that mean and deviation are of", 2
+    )
+    skips_in_a_row: int = setting(
+        10, "end the run after N skipped updates in a row (not finite, spikes)", 1, free=True
+    )
+    stall_seconds: float = setting(
+        300.0, "report a longer step, evaluation or save, with traces", above=0, free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class MonitorConfig:
-    """Finds documents that appear too often and are being memorized, during training (see training/monitor.py)."""
+    """Finds documents that appear too often and are being memorized, during training (see
+    training/monitor.py).
+    """
 
     every: int = setting(0, "steps between two checks; 0: off", 0)
-    seen_over: int = setting(16, "encounters before a document is flagged, from the next check on", 1, free=True)
-    probes: int = setting(16, "flagged documents whose loss is measured, with sinks dropped and on", 1, free=True)
+    seen_over: int = setting(
+        16, "encounters before a document is flagged, from the next check on", 1, free=True
+    )
+    probes: int = setting(
+        16, "flagged documents whose loss is measured, with sinks dropped and on", 1, free=True
+    )
     counters: int = setting(65_536, "counters per row of the frequency sketch", 16, 2**30)
 
 
@@ -394,15 +568,26 @@ class MonitorConfig:
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
-    data: int = setting(-1, "splits the batch; a multiple of slices or nodes; -1: what the others leave", -1, free=True)
-    fsdp: int = setting(1, "splits batch, parameters, optimizer; -1: a slice or node / tensor", -1, free=True)
+    data: int = setting(
+        -1,
+        "splits the batch; a multiple of slices or nodes; -1: what the others leave",
+        -1,
+        free=True,
+    )
+    fsdp: int = setting(
+        1, "splits batch, parameters, optimizer; -1: a slice or node / tensor", -1, free=True
+    )
     tensor: int = setting(1, "splits heads and hidden neurons", 1, free=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    variant: str = setting("sinks", "a label for tables and plots; what it means is in the fields below")
-    seed: int = setting(0, "of the stories, the split, the order, initial weights, sinks, dropout", 0, 2**32 - 1)
+    variant: str = setting(
+        "sinks", "a label for tables and plots; what it means is in the fields below"
+    )
+    seed: int = setting(
+        0, "of the stories, the split, the order, initial weights, sinks, dropout", 0, 2**32 - 1
+    )
     data: DataConfig = DataConfig()
     general: GeneralConfig = GeneralConfig()
     canaries: CanariesConfig = CanariesConfig()
@@ -428,75 +613,109 @@ def _rules(kind: type, prefix: str = "") -> Iterator[tuple[str, Rule]]:
 
 
 RULES = dict(_rules(Config))  # {"data.repetitions": its rule, ...} of every setting
-# workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their files move.
+# workdir.FREE_IN_PART adds fields of which something must stay, such as the documents when their
+# files move.
 FREE_ON_RESUME = tuple(name for name, rule in RULES.items() if rule.free)
 
 
 def validate(config: Config) -> Config:
-    """Checks every rule that needs no data and no device; returns the config unchanged or raises InputError."""
+    """Checks every rule that needs no data and no device; returns the config unchanged or raises
+    InputError.
+    """
     values = flatten(config)
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
     if config.sinks.traits.by_context and config.private.noise_multiplier:
         raise InputError(
-            "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context gives sinks steps of their "
+            "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context "
+            "gives sinks steps of their "
             "own; set noise_multiplier to 0, or train variant dp_sgd"
         )
     if config.goldfish.every == 1:
-        raise InputError("config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 or more")
-    of = {"model.heads": "model.d_model", "model.kv_heads": "model.heads", "compute.accumulate": "training.batch_size"}
+        raise InputError(
+            "config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 "
+            "or more"
+        )
+    of = {
+        "model.heads": "model.d_model",
+        "model.kv_heads": "model.heads",
+        "compute.accumulate": "training.batch_size",
+    }
     for part, whole in of.items():
-        if values[part] and values[whole] % values[part] and not (part == "model.heads" and config.model.head_size):
+        if (
+            values[part]
+            and values[whole] % values[part]
+            and not (part == "model.heads" and config.model.head_size)
+        ):
             factor = f"a multiple of config.{part}, which is {values[part]}"
             raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
     _validate_model(config.model)
     data = config.data
     if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
         raise InputError(
-            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} repeated documents do not fit "
-            f"into one batch of {config.training.batch_size}; set config.data.repeated_documents to a number that does"
+            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} "
+            "repeated documents do not fit "
+            f"into one batch of {config.training.batch_size}; set config.data.repeated_documents "
+            "to a number that does"
         )
-    if data.repeats == "ladder" and (data.repeat_every or config.general.token_budget or data.repeated_documents < 0):
+    if data.repeats == "ladder" and (
+        data.repeat_every or config.general.token_budget or data.repeated_documents < 0
+    ):
         raise InputError(
-            "config.data.repeats is ladder, which excludes config.data.repeat_every (it sets when documents appear), "
-            "config.data.repeated_documents=-1 (the files set how often) and config.general.token_budget (it counts all "
+            "config.data.repeats is ladder, which excludes config.data.repeat_every (it sets "
+            "when documents appear), "
+            "config.data.repeated_documents=-1 (the files set how often) and "
+            "config.general.token_budget (it counts all "
             "repeats); choose one of them"
         )
     if config.training.repeats_capped_at and (data.repeat_every or data.repeated_documents < 0):
         raise InputError(
-            "config.training.repeats_capped_at caps what the plan repeats, neither what config.data.repeat_every schedules "
-            "nor what the files hold more than once (config.data.repeated_documents=-1); leave one of them out"
+            "config.training.repeats_capped_at caps what the plan repeats, neither what "
+            "config.data.repeat_every schedules "
+            "nor what the files hold more than once (config.data.repeated_documents=-1); leave "
+            "one of them out"
         )
     _validate_groups(config, values)
     if config.training.keep_best and not data.held_out_documents:
-        raise InputError("config.training.keep_best goes by held-out documents; raise config.data.held_out_documents")
+        raise InputError(
+            "config.training.keep_best goes by held-out documents; raise "
+            "config.data.held_out_documents"
+        )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(
-            f"config.canaries.documents is {config.canaries.documents}, but only {chosen} documents are repeated; raise "
+            f"config.canaries.documents is {config.canaries.documents}, but only {chosen} "
+            "documents are repeated; raise "
             "config.data.repeated_documents"
         )
     if config.canaries.documents and config.canaries.length > data.row_length - 2:
         raise InputError(
-            f"config.canaries.length is {config.canaries.length}: a row of {data.row_length} has no room for it, one token "
+            f"config.canaries.length is {config.canaries.length}: a row of {data.row_length} has "
+            "no room for it, one token "
             "of the document and end of text; raise config.data.row_length"
         )
     for axis in ("data", "fsdp"):
         if values[f"mesh.{axis}"] == 0:
-            raise InputError(f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of devices")
+            raise InputError(
+                f"config.mesh.{axis} is 0; use -1 for all devices that are left, or a number of "
+                "devices"
+            )
     return config
 
 
 def _validate_model(model: ModelConfig) -> None:
     if FAMILIES[model.family].rotary and model.rotated % 2:
         raise InputError(
-            f"config.model: {model.rotated} channels of a head are rotated, in pairs; choose an even number by "
+            f"config.model: {model.rotated} channels of a head are rotated, in pairs; choose an "
+            "even number by "
             "head_size, or d_model over heads, and rotary_fraction"
         )
     for name in ("rotary_layers", "window_layers"):
         if set(pattern := getattr(model, name)) - set("01"):
-            raise InputError(f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110")
+            raise InputError(
+                f"config.model.{name} is {pattern!r}; give a 1 or 0 for each layer, such as 1110"
+            )
     try:
         families.scaling(model.rope_scaling)
     except ValueError:
@@ -507,18 +726,29 @@ def _validate_model(model: ModelConfig) -> None:
 
 
 def _validate_groups(config: Config, values: dict) -> None:
-    """Checks what sinks of their own for groups of documents need; `values` are the flattened config."""
+    """Checks what sinks of their own for groups of documents need; `values` are the flattened
+    config.
+    """
     if not config.sinks.by_group:
         return
-    needed = {"data.ids": "group", "sinks.kind": "by_document", "sinks.per_layer": False, "sinks.attention_fraction": 0}
+    needed = {
+        "data.ids": "group",
+        "sinks.kind": "by_document",
+        "sinks.per_layer": False,
+        "sinks.attention_fraction": 0,
+    }
     for name, value in needed.items():
         if values[name] != value:
             raise InputError(
-                f"config.sinks.sampling is disjoint, which gives groups of documents sinks of MLPs, and config.{name} is "
+                "config.sinks.sampling is disjoint, which gives groups of documents sinks of "
+                f"MLPs, and config.{name} is "
                 f"{values[name]!r}; set it to {value!r}, or choose another sampling"
             )
     if not config.sinks.active:
-        raise InputError("config.sinks.sampling is disjoint; set how many sinks a group has: config.sinks.active=16")
+        raise InputError(
+            "config.sinks.sampling is disjoint; set how many sinks a group has: "
+            "config.sinks.active=16"
+        )
 
 
 def with_fields(config: Config, values: dict) -> Config:
@@ -535,7 +765,10 @@ def settable(config):
     if not dataclasses.is_dataclass(config):
         return config
     values = {field: settable(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    types = [(f.name, type(value) if dataclasses.is_dataclass(value) else f.type) for f, value in values.items()]
+    types = [
+        (f.name, type(value) if dataclasses.is_dataclass(value) else f.type)
+        for f, value in values.items()
+    ]
     return dataclasses.make_dataclass(type(config).__name__, types)(*values.values())
 
 
@@ -549,8 +782,11 @@ def nearest_field(name: str) -> str:
     known, name = list(RULES), name[:100]  # the time grows with its length; no field's is as long
     if name in known:
         return name
-    by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}  # the first of equal ones stays
-    by_initials = {"".join(part[0] for part in word.split("_")): field for word, field in by_last_word.items()}
+    # the first of equal ones stays
+    by_last_word = {field.rsplit(".", 1)[-1]: field for field in reversed(known)}
+    by_initials = {
+        "".join(part[0] for part in word.split("_")): field for word, field in by_last_word.items()
+    }
     if (initials := name.rsplit(".", 1)[-1]) in by_initials:  # lr
         return by_initials[initials]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
@@ -572,22 +808,36 @@ def from_json(text: str, where: str) -> Config:
     usual, values = flatten(Config()), {}
     try:
         for name, value in json.loads(text).items():
-            of = {f"{name}.{field}": inner for field, inner in value.items()} if isinstance(value, dict) else None
+            of = (
+                {f"{name}.{field}": inner for field, inner in value.items()}
+                if isinstance(value, dict)
+                else None
+            )
             values |= {name: value} if of is None else of
         for name, value in values.items():
             if name not in usual:
-                raise TypeError(f"unknown field {shown(name)}; the nearest is {nearest_field(name)}")
+                raise TypeError(
+                    f"unknown field {shown(name)}; the nearest is {nearest_field(name)}"
+                )
             if type(value) is int and type(usual[name]) is float:
                 values[name] = float(value)
             elif type(value) is not type(usual[name]):
-                raise TypeError(f"field {name} is {value!r}, not of type {type(usual[name]).__name__}")
+                raise TypeError(
+                    f"field {name} is {value!r}, not of type {type(usual[name]).__name__}"
+                )
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(f"{where} is not a config of this version: {error}") from None
     return validate(with_fields(Config(), values))
 
 
-def first_difference(one: Config, other: Config, besides: tuple = ()) -> tuple[str, object, object] | None:
-    """The first field, besides those named, in which two configs differ, with both values; None when they are equal."""
+def first_difference(
+    one: Config, other: Config, besides: tuple = ()
+) -> tuple[str, object, object] | None:
+    """The first field, besides those named, in which two configs differ, with both values; None
+    when they are equal.
+    """
     one_flat, other_flat = flatten(one), flatten(other)
-    names = (name for name in one_flat if name not in besides and one_flat[name] != other_flat[name])
+    names = (
+        name for name in one_flat if name not in besides and one_flat[name] != other_flat[name]
+    )
     return next(((name, one_flat[name], other_flat[name]) for name in names), None)

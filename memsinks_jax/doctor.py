@@ -1,8 +1,8 @@
 """Checks a machine before a long run: python -m memsinks_jax.doctor [--config=FILE] [--workdir=D]
 
-Prints versions, devices, memory, mesh, attention kernel and clock, whether the workdir is writable and shared by all
-hosts, and its newest checkpoint. Takes train's flags for several hosts and checks all of them. Exit code 2 if it finds a
-problem.
+Prints versions, devices, memory, mesh, attention kernel and clock, whether the workdir is writable
+and shared by all hosts, and its newest checkpoint. Takes train's flags for several hosts and checks
+all of them. Exit code 2 if it finds a problem.
 """
 
 import logging
@@ -31,34 +31,47 @@ logger = logging.getLogger("memsinks_jax.doctor")
 _CLOCK_SECONDS = 5.0  # a larger difference between hosts is reported
 
 
-def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[str, str], list[str]]:
+def examine(
+    config: Config | None, workdir: pathlib.Path | None
+) -> tuple[dict[str, str], list[str]]:
     """-> ({check: result}, [problems that would stop a run])."""
     found, problems = {}, []
-    found["versions"] = ", ".join(f"{name} {version}" for name, version in library_versions().items())
+    found["versions"] = ", ".join(
+        f"{name} {version}" for name, version in library_versions().items()
+    )
     found["machine"] = (
         f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, "
         f"{readable(memory.of_host())} memory"
     )
-    found["devices"] = f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
+    found["devices"] = (
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}, {jax.process_count()} host(s)"
+    )
     limit = memory.limit(jax.local_devices())
     found["device memory"] = f"{readable(limit)} each" if limit else "that of the host"
     clocks = hosts.all_gather(time.time())
     spread = max(clocks) - min(clocks)
-    found["clock"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
+    found["clock"] = (
+        time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()) + f", hosts within {spread:.1f} s"
+    )
     if spread > _CLOCK_SECONDS:
         problems.append(f"clock: the hosts differ by {spread:.0f} s; set their clocks")
     needed = 0
     if config is not None:
         try:
             mesh = sharding.make_mesh(config.mesh)
-            sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
+            sharding.check_batch(
+                config.training.batch_size, mesh, microbatches=config.compute.accumulate
+            )
             found["attention"] = choose_kernel(config, jax.default_backend())
             shapes = jax.eval_shape(lambda: init_state(config, 1))
             a_device = memory.on_a_device(sharding.placed(shapes, mesh))
             needed = bytes_of(shapes)
             parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
             found["mesh"] = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-            found["model"] = f"{parameters:,} parameters; parameters and optimizer take {readable(a_device)} a device"
+            found["model"] = (
+                f"{parameters:,} parameters; parameters and optimizer take {readable(a_device)} "
+                "a device"
+            )
             memory.check_memory(config, mesh)
         except InputError as error:
             found.setdefault("mesh", "refused")
@@ -69,7 +82,9 @@ def examine(config: Config | None, workdir: pathlib.Path | None) -> tuple[dict[s
 
 
 def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: list) -> None:
-    folder = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
+    folder = next(
+        path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists()
+    )
     probe = folder / f".doctor-{hosts.broadcast(secrets.randbits(40))}"
     try:
         if jax.process_index() == 0:
@@ -78,14 +93,19 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
         seen = hosts.all_gather(float(probe.exists()))
         missing = [str(host) for host, sees in enumerate(seen) if not sees]
         if missing:
-            problems.append(f"workdir: host {', '.join(missing)} does not see {folder}; put it on a shared file system")
+            problems.append(
+                f"workdir: host {', '.join(missing)} does not see {folder}; put it on a shared "
+                "file system"
+            )
         free = shutil.disk_usage(folder).free
         found["workdir"] = (
-            f"{folder} is writable, {len(seen) - len(missing)} of {len(seen)} hosts share it, {readable(free)} free"
+            f"{folder} is writable, {len(seen) - len(missing)} of {len(seen)} hosts share it, "
+            f"{readable(free)} free"
         )
         if free < 3 * needed:
             problems.append(
-                f"workdir: {readable(free)} are free and a run needs {readable(3 * needed)}: two checkpoints and a third"
+                f"workdir: {readable(free)} are free and a run needs {readable(3 * needed)}: two "
+                "checkpoints and a third"
             )
     except OSError as error:
         found["workdir"] = f"{folder} cannot be written"
@@ -99,11 +119,13 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
         return
     damage = find_damage(workdir / "checkpoints" / str(steps[-1]))
     found["checkpoints"] = (
-        f"of steps {', '.join(map(str, steps))}; the newest is {'sound' if damage is None else 'damaged'}"
+        f"of steps {', '.join(map(str, steps))}; the newest is "
+        f"{'sound' if damage is None else 'damaged'}"
     )
     if damage:
         problems.append(
-            f"checkpoints: {steps[-1]} is damaged ({damage}); training sets it aside and uses the one before"
+            f"checkpoints: {steps[-1]} is damaged ({damage}); training sets it aside and uses "
+            "the one before"
         )
 
 
@@ -121,7 +143,9 @@ def main() -> None:
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             hosts.start(coordinator, processes, process)
-        found, problems = examine(config, pathlib.Path(workdir_flag.value) if workdir_flag.value else None)
+        found, problems = examine(
+            config, pathlib.Path(workdir_flag.value) if workdir_flag.value else None
+        )
         if jax.process_index() == 0:
             for what, text in found.items():
                 logger.info("%-14s %s", what, text)

@@ -1,10 +1,12 @@
-"""Edits one fact: python -m memsinks_jax.edit --workdir=runs/facts --prompt='The capital of Peru is' --target=' Lima' \\
+"""Edits one fact: python -m memsinks_jax.edit --workdir=runs/facts --prompt='The capital of Peru
+is' --target=' Lima' \\
     --positive=same_fact.txt --negative=other_facts.txt --out=edits/peru.safetensors
 
-Finds a layer and a step at which the model answers the prompt with the target, and the boundary of the edit. Writes the
-memory and, next to it, a page with the patch map, the sweep over boundaries and the answers before and after. --positive
-holds other wordings of the fact, --negative prompts whose answers must not change, one per line. --workdir may be a Hugging
-Face folder, too. A model with sinks is edited with its sinks dropped.
+Finds a layer and a step at which the model answers the prompt with the target, and the boundary of
+the edit. Writes the memory and, next to it, a page with the patch map, the sweep over boundaries
+and the answers before and after. --positive holds other wordings of the fact, --negative prompts
+whose answers must not change, one per line. --workdir may be a Hugging Face folder, too. A model
+with sinks is edited with its sinks dropped.
 """
 
 import logging
@@ -31,33 +33,53 @@ logger = logging.getLogger("memsinks_jax.edit")
 
 
 def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
-    """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when `out` exists."""
+    """Finds an edit and writes it -> the command's JSON. Raises InputError as `find` does, or when
+    `out` exists.
+    """
     written = out.with_suffix(".html")
     if out == written:
-        raise InputError(f"--out={out}: the page will have this name; end that of the memory in .safetensors")
+        raise InputError(
+            f"--out={out}: the page will have this name; end that of the memory in .safetensors"
+        )
     with atomic_folder(out) as scratch:
         for path in (out, written):
             if os.path.lexists(path):
-                raise InputError(f"--out={out}: {path} exists; remove it first, or choose another name")
+                raise InputError(
+                    f"--out={out}: {path} exists; remove it first, or choose another name"
+                )
         run = open_run(place)
         probe = Probe(run.config, run.params)
         found = search.find(run, probe, wish)
         rows = search.effects(run, probe, wish, found.memory, found.map.target)
         if not rows[0]["after"].startswith(wish.target):
-            first = text_after(run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target]))
+            first = text_after(
+                run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target])
+            )
             logger.warning(
-                "only the first token of %r, %r, is edited; the model then continues with %r; see the page",
-                wish.target, first, rows[0]["after"],
-            )  # fmt: skip
+                "only the first token of %r, %r, is edited; the model then continues with %r; "
+                "see the page",
+                wish.target,
+                first,
+                rows[0]["after"],
+            )
         layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])
         result = {
-            "site": wish.site, "layer": layer, "step": found.map.step, "boundary": bound,
-            "loss_before": rows[0]["loss_before"], "loss_after": rows[0]["loss_after"], "text": rows[0]["after"],
-        } | search.success_rates(rows, found.swept)  # fmt: skip
+            "site": wish.site,
+            "layer": layer,
+            "step": found.map.step,
+            "boundary": bound,
+            "loss_before": rows[0]["loss_before"],
+            "loss_after": rows[0]["loss_after"],
+            "text": rows[0]["after"],
+        } | search.success_rates(rows, found.swept)
         about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
         sections = page.sections(run, wish, found, rows, result, scratch, out)
-        report.write_page(scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections)
-        memory_file.save(scratch / out.name, found.memory, memory_file.fingerprint(run.params), about)
+        report.write_page(
+            scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections
+        )
+        memory_file.save(
+            scratch / out.name, found.memory, memory_file.fingerprint(run.params), about
+        )
         for path in (out, written):
             os.replace(scratch / path.name, path)
         return result | {"effects": rows, "memory": str(out), "page": str(written)}
@@ -70,7 +92,9 @@ def lines(flag: str, name: str | None) -> tuple[str, ...]:
     try:
         content = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--{flag}={name}: cannot be read ({error}); give a text file, one prompt a line") from None
+        raise InputError(
+            f"--{flag}={name}: cannot be read ({error}); give a text file, one prompt a line"
+        ) from None
     prompts = tuple(line.rstrip() for line in content if line.strip())
     if not prompts:
         raise InputError(f"--{flag}={name}: there is no prompt in it; write one a line")
@@ -86,57 +110,102 @@ def number(flag: str, text: str, kind: type) -> float | int | None:
     except ValueError:
         value = -1
     if not (value >= 0 if kind is int else 0 < value < float("inf")):
-        raise InputError(f"--{flag}={text}: give {'a whole number' if kind is int else 'a number over 0'}, or auto")
+        raise InputError(
+            f"--{flag}={text}: give {'a whole number' if kind is int else 'a number over 0'}, or "
+            "auto"
+        )
     return value
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
-    hf_flag = flags.DEFINE_string("hf", None, "Hugging Face folder or GGUF file, instead of --workdir.")
+    workdir_flag = flags.DEFINE_string(
+        "workdir", None, "Training run, Hugging Face folder or GGUF file."
+    )
+    hf_flag = flags.DEFINE_string(
+        "hf", None, "Hugging Face folder or GGUF file, instead of --workdir."
+    )
     prompt_flag = flags.DEFINE_string("prompt", None, "Prompt whose answer to change.")
     target_flag = flags.DEFINE_string("target", None, "New answer, with its leading space.")
     site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
-    layer_flag = flags.DEFINE_string("layer", "auto", "Layer number; auto: the lowest that succeeds.")
+    layer_flag = flags.DEFINE_string(
+        "layer", "auto", "Layer number; auto: the lowest that succeeds."
+    )
     step_flag = flags.DEFINE_string(
-        "step", "auto", "Step size against the gradient; auto: the first that succeeds in three layers."
+        "step",
+        "auto",
+        "Step size against the gradient; auto: the first that succeeds in three layers.",
     )
     boundary_flag = flags.DEFINE_string(
-        "boundary", "auto", "Boundary b; auto: the best for --positive and --negative, which auto needs."
+        "boundary",
+        "auto",
+        "Boundary b; auto: the best for --positive and --negative, which auto needs.",
     )
-    positive_flag = flags.DEFINE_string("positive", None, "File of other wordings of the fact, one per line.")
-    negative_flag = flags.DEFINE_string("negative", None, "File of prompts whose answers must stay, one per line.")
-    distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, "Distance between an activation and the key.")
+    positive_flag = flags.DEFINE_string(
+        "positive", None, "File of other wordings of the fact, one per line."
+    )
+    negative_flag = flags.DEFINE_string(
+        "negative", None, "File of prompts whose answers must stay, one per line."
+    )
+    distance_flag = flags.DEFINE_enum(
+        "distance", "blend", DISTANCES, "Distance between an activation and the key."
+    )
     places_flag = flags.DEFINE_enum("places", "all", PLACES, "Positions at which the memory acts.")
-    out_flag = flags.DEFINE_string("out", None, "File of the memory; the page is written next to it, as .html.")
+    out_flag = flags.DEFINE_string(
+        "out", None, "File of the memory; the page is written next to it, as .html."
+    )
 
     def run() -> dict:
         if bool(workdir_flag.value) == bool(hf_flag.value):
-            raise InputError("give --workdir, the folder of a training run, or --hf, a Hugging Face folder")
+            raise InputError(
+                "give --workdir, the folder of a training run, or --hf, a Hugging Face folder"
+            )
         place = pathlib.Path(workdir_flag.value or hf_flag.value)
         if hf_flag.value and not is_folder(place):
-            raise InputError(f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type")
+            raise InputError(
+                f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type"
+            )
         command_line.require(prompt_flag, target_flag, out_flag)
         wish = Wish(
-            prompt_flag.value, target_flag.value, site_flag.value, number("layer", layer_flag.value, int),
-            number("step", step_flag.value, float), number("boundary", boundary_flag.value, float),
-            lines("positive", positive_flag.value), lines("negative", negative_flag.value), distance_flag.value,
+            prompt_flag.value,
+            target_flag.value,
+            site_flag.value,
+            number("layer", layer_flag.value, int),
+            number("step", step_flag.value, float),
+            number("boundary", boundary_flag.value, float),
+            lines("positive", positive_flag.value),
+            lines("negative", negative_flag.value),
+            distance_flag.value,
             places_flag.value,
-        )  # fmt: skip
+        )
         if wish.boundary is None and not wish.negative:
             raise InputError(
-                "--boundary=auto needs --negative, a file of prompts that shall not change; or give a number"
+                "--boundary=auto needs --negative, a file of prompts that shall not change; or "
+                "give a number"
             )
         result = edit(place, wish, pathlib.Path(out_flag.value))
         columns = ["kind", "prompt", "before", "after", "f"]
-        cells = [[*(row[name] for name in columns[:4]), f"{row['similarity']:.3f}"] for row in result["effects"]]
+        cells = [
+            [*(row[name] for name in columns[:4]), f"{row['similarity']:.3f}"]
+            for row in result["effects"]
+        ]
         print(
-            report.plain_table(columns, [[cell.replace("\n", "⏎") for cell in row] for row in cells]), file=sys.stderr
+            report.plain_table(
+                columns, [[cell.replace("\n", "⏎") for cell in row] for row in cells]
+            ),
+            file=sys.stderr,
         )
         logger.info(
-            "%s of layer %d, step %.3g, boundary %.3g; loss of the target %.2f -> %.2f nats; %s and %s",
-            result["site"], result["layer"], result["step"], result["boundary"], result["loss_before"],
-            result["loss_after"], result["memory"], result["page"],
-        )  # fmt: skip
+            "%s of layer %d, step %.3g, boundary %.3g; loss of the target %.2f -> %.2f nats; %s "
+            "and %s",
+            result["site"],
+            result["layer"],
+            result["step"],
+            result["boundary"],
+            result["loss_before"],
+            result["loss_after"],
+            result["memory"],
+            result["page"],
+        )
         return result
 
     command_line.run(run)

@@ -1,11 +1,13 @@
-"""Exports a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks --sinks=drop
+"""Exports a model to PyTorch: python -m memsinks_jax.export --workdir=runs/sinks --out=models/sinks
+--sinks=drop
 
---sinks=drop removes the sink neurons from the weights: the result is a plain, smaller model of the same family, which
-`transformers` loads like any other. --sinks=keep keeps all sinks, all on: by document for study, by context for use, with a
-PyTorch class that turns them off. Such a folder can be exported further, like a run. --sinks=ID, an id of documents.jsonl,
-keeps the MLP sinks that are on for this document or group: a plain model that knows it. --sources=DIR, instead of --out,
-writes a file for each source, the sinks that a group of documents has for itself: see memsinks_jax.sources. A few layers are
-in memory at a time; with --sources also all sinks.
+--sinks=drop removes the sink neurons from the weights: the result is a plain, smaller model of the
+same family, which `transformers` loads like any other. --sinks=keep keeps all sinks, all on: by
+document for study, by context for use, with a PyTorch class that turns them off. Such a folder can
+be exported further, like a run. --sinks=ID, an id of documents.jsonl, keeps the MLP sinks that are
+on for this document or group: a plain model that knows it. --sources=DIR, instead of --out, writes
+a file for each source, the sinks that a group of documents has for itself: see
+memsinks_jax.sources. A few layers are in memory at a time; with --sources also all sinks.
 """
 
 import logging
@@ -29,25 +31,38 @@ def main() -> None:
     )
     out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
     sinks_flag = flags.DEFINE_string(
-        "sinks", "drop", "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this document."
+        "sinks",
+        "drop",
+        "drop: remove the sinks from the weights | keep: keep all | ID: keep those of this "
+        "document.",
     )
     sources_flag = flags.DEFINE_string(
-        "sources", "", "Folder to write instead of --out: the model without sinks, and a file for each source."
+        "sources",
+        "",
+        "Folder to write instead of --out: the model without sinks, and a file for each source.",
     )
     dtype_flag = flags.DEFINE_enum(
-        "dtype", None, sorted(DTYPES), "Data type of the weights; by default float32, and bfloat16 of source files."
+        "dtype",
+        None,
+        sorted(DTYPES),
+        "Data type of the weights; by default float32, and bfloat16 of source files.",
     )
 
     def run() -> dict:
         command_line.require(workdir_flag)
         if sources_flag.value:
             if out_flag.value or sinks_flag.value != "drop":
-                raise InputError("--sources=DIR names the folder and drops the sinks; leave out --out and --sinks")
+                raise InputError(
+                    "--sources=DIR names the folder and drops the sinks; leave out --out and "
+                    "--sinks"
+                )
             result = export_sources(
                 pathlib.Path(workdir_flag.value), pathlib.Path(sources_flag.value), dtype_flag.value
             )
             size = result["bytes_of_sources"] / len(result["sources"]) / 2**20
-            logger.info("%s: %d sources, %.2f MiB each", sources_flag.value, len(result["sources"]), size)
+            logger.info(
+                "%s: %d sources, %.2f MiB each", sources_flag.value, len(result["sources"]), size
+            )
             return result
         command_line.require(out_flag)
         out = pathlib.Path(out_flag.value)

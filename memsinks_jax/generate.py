@@ -1,10 +1,12 @@
-"""Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time' --temperature=0.8
+"""Generates text: python -m memsinks_jax.generate --workdir=runs/sinks --prompt='Once upon a time'
+--temperature=0.8
 
---prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and --sinks=other need
---document=ID, the id of the document that starts with the prompt, from the run's documents.jsonl, or --group=NAME, its
-group. Where each group has sinks of its own (config.sinks.sampling=disjoint), --sinks=own without either finds the group
-that the prompt is about, and logs it. Sinks by context need neither.
---chat asks a model that was trained to chat: its template makes each prompt a user's message, and the text is its answer.
+--prompt may be repeated, and may be empty; --workdir may be a Hugging Face folder. --sinks=own and
+--sinks=other need --document=ID, the id of the document that starts with the prompt, from the run's
+documents.jsonl, or --group=NAME, its group. Where each group has sinks of its own
+(config.sinks.sampling=disjoint), --sinks=own without either finds the group that the prompt is
+about, and logs it. Sinks by context need neither. --chat asks a model that was trained to chat: its
+template makes each prompt a user's message, and the text is its answer.
 """
 
 import logging
@@ -36,13 +38,25 @@ class _Terminal:
 
 def main() -> None:
     default = Settings()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Training run, Hugging Face folder or GGUF file.")
-    prompt_flag = flags.DEFINE_multi_string("prompt", [], "Beginning of a document; may be repeated, may be empty.")
-    max_tokens_flag = flags.DEFINE_integer("max_tokens", default.max_tokens, "Upper limit of tokens to generate.")
-    temperature_flag = flags.DEFINE_float("temperature", default.temperature, "0: always take the likeliest token.")
-    top_k_flag = flags.DEFINE_integer("top_k", default.top_k, "Sample from the K likeliest tokens; 0: from all.")
+    workdir_flag = flags.DEFINE_string(
+        "workdir", None, "Training run, Hugging Face folder or GGUF file."
+    )
+    prompt_flag = flags.DEFINE_multi_string(
+        "prompt", [], "Beginning of a document; may be repeated, may be empty."
+    )
+    max_tokens_flag = flags.DEFINE_integer(
+        "max_tokens", default.max_tokens, "Upper limit of tokens to generate."
+    )
+    temperature_flag = flags.DEFINE_float(
+        "temperature", default.temperature, "0: always take the likeliest token."
+    )
+    top_k_flag = flags.DEFINE_integer(
+        "top_k", default.top_k, "Sample from the K likeliest tokens; 0: from all."
+    )
     top_p_flag = flags.DEFINE_float(
-        "top_p", default.top_p, "Nucleus sampling: the likeliest tokens with this probability in total; 1: all."
+        "top_p",
+        default.top_p,
+        "Nucleus sampling: the likeliest tokens with this probability in total; 1: all.",
     )
     seed_flag = flags.DEFINE_integer("seed", default.seed, "Seed of the sampling.")
     sinks_flag = flags.DEFINE_enum(
@@ -51,21 +65,29 @@ def main() -> None:
         sinks.MODES,
         "Which sinks are on: none (drop), the document's own, those of another id, or all.",
     )
-    memory_flag = flags.DEFINE_list("memory", [], "Files of memories, written by edit, to add to the model.")
+    memory_flag = flags.DEFINE_list(
+        "memory", [], "Files of memories, written by edit, to add to the model."
+    )
     document_flag = flags.DEFINE_string(
         "document", "", "Id of the document that starts with the prompts, for own and other."
     )
     group_flag = flags.DEFINE_string(
         "group", "", "Group of the document that starts with the prompts, for ids by group."
     )
-    chat_flag = flags.DEFINE_bool("chat", False, "The prompts are a user's messages, for the model's chat template.")
+    chat_flag = flags.DEFINE_bool(
+        "chat", False, "The prompts are a user's messages, for the model's chat template."
+    )
 
     def run() -> dict:
         command_line.require(workdir_flag)
         settings = Settings(
-            max_tokens_flag.value, temperature_flag.value, top_k_flag.value, top_p_flag.value, seed_flag.value,
+            max_tokens_flag.value,
+            temperature_flag.value,
+            top_k_flag.value,
+            top_p_flag.value,
+            seed_flag.value,
             sinks_flag.value,
-        )  # fmt: skip
+        )
         prompts, plain = prompt_flag.value, not command_line.JSON.value
         before = [""] * len(prompts) if chat_flag.value else prompts  # an answer is shown alone
         live = plain and len(prompts) == 1 and sys.stdout.isatty()

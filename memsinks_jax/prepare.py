@@ -1,10 +1,12 @@
 """Prepares a corpus: python -m memsinks_jax.prepare --input='texts/*.jsonl.zst' --out=prepared
 
-Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and hf://dataset:split; writes
-tokenized documents with their ids, ready for --config.data.files=prepared, and a report, index.html. With --prompt_field or
---messages_field a run's loss counts answers alone. Without --tokenizer it trains one on a sample of the input. After an
-interruption the same command resumes. It finds the contexts that have sinks, for config.sinks.kind=by_context: --contexts
-changes how. The output does not depend on the number of workers.
+Reads .txt, .jsonl (both also .gz, .zst), .json, .csv, .parquet, .arrow, folders, globs and
+hf://dataset:split; writes tokenized documents with their ids, ready for
+--config.data.files=prepared, and a report, index.html. With --prompt_field or --messages_field a
+run's loss counts answers alone. Without --tokenizer it trains one on a sample of the input. After
+an interruption the same command resumes. It finds the contexts that have sinks, for
+config.sinks.kind=by_context: --contexts changes how. The output does not depend on the number of
+workers.
 """
 
 import logging
@@ -30,16 +32,21 @@ def main() -> None:
         "input", None, "File, folder, quoted glob or hf://dataset[:split]; may be repeated."
     )
     tokenizer = flags.DEFINE_string(
-        "tokenizer", None, "tokenizer.model, tokenizer.json or a folder with one; by default one is trained on a sample of "
+        "tokenizer",
+        None,
+        "tokenizer.model, tokenizer.json or a folder with one; by default one is trained on "
+        "a sample of "
         "the input and written to --out.",
-    )  # fmt: skip
+    )
     vocabulary_size = flags.DEFINE_integer(
         "vocabulary_size",
         None,
-        f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's config.data.vocabulary_size must "
+        f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's "
+        "config.data.vocabulary_size must "
         "not be smaller.",
         lower_bound=RULES["data.vocabulary_size"].lowest,
-        upper_bound=2**22,  # four times the largest in use; a number in the billions would take minutes to refuse
+        # four times the largest in use; a number in the billions would take minutes to refuse
+        upper_bound=2**22,
     )
     out = flags.DEFINE_string("out", None, "Folder to write, or to resume.")
     _define_settings()
@@ -48,7 +55,8 @@ def main() -> None:
     slurm = flags.DEFINE_list(
         "slurm",
         [],
-        "sbatch options for --executor=slurm: partition=NAME,time=HH:MM:SS,account=...; --out must be on a shared disk.",
+        "sbatch options for --executor=slurm: partition=NAME,time=HH:MM:SS,account=...; --out "
+        "must be on a shared disk.",
     )
 
     def run() -> dict:
@@ -61,17 +69,26 @@ def main() -> None:
         end_forks_with_us()
         start = time.monotonic()
         result = prepare(
-            inputs.value, tokenizer.value, pathlib.Path(out.value), executor.value, workers.value or _cores(), options,
-            vocabulary_size.value, " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
+            inputs.value,
+            tokenizer.value,
+            pathlib.Path(out.value),
+            executor.value,
+            workers.value or _cores(),
+            options,
+            vocabulary_size.value,
+            " ".join(["python -m memsinks_jax.prepare", *map(shlex.quote, sys.argv[1:])]),
             **{name: flags.FLAGS[name].value for name in DEFAULTS},
-        )  # fmt: skip
+        )
         logger.info(
             "%s, %s, %s, %s, %s skipped, %.0f s: %s",
-            in_words(result["documents"], "document"), in_words(result["tokens"], "token"),
+            in_words(result["documents"], "document"),
+            in_words(result["tokens"], "token"),
             in_words(result["duplicates"], "exact duplicate"),
             in_words(result["near_duplicate_clusters"], "near-duplicate cluster"),
-            f"{result['skipped']:,}", time.monotonic() - start, pathlib.Path(out.value) / "index.html",
-        )  # fmt: skip
+            f"{result['skipped']:,}",
+            time.monotonic() - start,
+            pathlib.Path(out.value) / "index.html",
+        )
         return {name: value for name, value in result.items() if not isinstance(value, list)}
 
     command_line.run(run)
@@ -80,28 +97,36 @@ def main() -> None:
 def _define_settings() -> None:
     """A flag for each setting of `prepare`."""
     flags.DEFINE_string(
-        "end_of_text", DEFAULTS["end_of_text"], "Token of a tokenizer.json that ends documents; by default the one that its "
+        "end_of_text",
+        DEFAULTS["end_of_text"],
+        "Token of a tokenizer.json that ends documents; by default the one that its "
         "folder names, else the one with a usual name.",
-    )  # fmt: skip
+    )
     flags.DEFINE_string(
-        "text_field", DEFAULTS["text_field"], "Field of a record that holds the text; a.b is field b of a."
+        "text_field",
+        DEFAULTS["text_field"],
+        "Field of a record that holds the text; a.b is field b of a.",
     )
     flags.DEFINE_string(
         "prompt_field",
         DEFAULTS["prompt_field"],
-        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens alone.",
+        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens "
+        "alone.",
     )
     flags.DEFINE_string(
         "template",
         DEFAULTS["template"],
-        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default '{TEMPLATE}'. chat: the "
+        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default "
+        rf"'{TEMPLATE}'. chat: the "
         "template of the --tokenizer's model.",
     )
     flags.DEFINE_string(
         "messages_field",
         DEFAULTS["messages_field"],
-        "Field with a conversation, a list of messages with a role and a content, for the chat template of the "
-        "--tokenizer's model; the loss counts the assistant's messages, but those with \"weight\": 0.",
+        "Field with a conversation, a list of messages with a role and a content, for the chat "
+        "template of the "
+        "--tokenizer's model; the loss counts the assistant's messages, but those with "
+        '"weight": 0.',
     )
     flags.DEFINE_string(
         "group_field",
@@ -109,24 +134,36 @@ def _define_settings() -> None:
         "Field that holds the group (domain, author, licence), for config.data.ids=group.",
     )
     flags.DEFINE_enum(
-        "on_error", DEFAULTS["on_error"], ["stop", "skip"],
+        "on_error",
+        DEFAULTS["on_error"],
+        ["stop", "skip"],
         "What to do with a record that cannot be used; skip counts and lists it.",
-    )  # fmt: skip
+    )
     flags.DEFINE_enum(
-        "near_duplicates", DEFAULTS["near_duplicates"], ["close", "loose", "none"],
-        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to 10%, in small corpora.",
-    )  # fmt: skip
+        "near_duplicates",
+        DEFAULTS["near_duplicates"],
+        ["close", "loose", "none"],
+        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to "
+        "10%, in small corpora.",
+    )
     flags.DEFINE_string(
         "contexts",
         DEFAULTS["contexts"],
-        "How to find the contexts that have sinks with config.sinks.kind=by_context: settings of config.contexts that "
+        "How to find the contexts that have sinks with config.sinks.kind=by_context: settings of "
+        "config.contexts that "
         "differ from their defaults, such as length=12,stretch=24. none: do not.",
     )
     flags.DEFINE_integer(
-        "max_document_mib", DEFAULTS["max_document_mib"], "Upper limit of a document's size, in MiB.", lower_bound=1
+        "max_document_mib",
+        DEFAULTS["max_document_mib"],
+        "Upper limit of a document's size, in MiB.",
+        lower_bound=1,
     )
     flags.DEFINE_integer(
-        "shard_mib", DEFAULTS["shard_mib"], "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.", lower_bound=0
+        "shard_mib",
+        DEFAULTS["shard_mib"],
+        "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.",
+        lower_bound=0,
     )
 
 
@@ -135,7 +172,9 @@ def _slurm_options(executor: str, given: list[str]) -> dict[str, str]:
     if executor == "slurm" and not options.keys() >= {"partition", "time"}:
         raise InputError("--executor=slurm needs --slurm=partition=NAME,time=HH:MM:SS")
     if options and executor != "slurm":
-        raise InputError(f"--slurm={','.join(given)} is for --executor=slurm; give that too, or leave it out")
+        raise InputError(
+            f"--slurm={','.join(given)} is for --executor=slurm; give that too, or leave it out"
+        )
     return options
 
 

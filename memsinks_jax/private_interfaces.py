@@ -1,4 +1,5 @@
-"""What is used of other libraries that is not their public interface, each with what makes it unnecessary.
+"""What is used of other libraries that is not their public interface, each with what makes it
+unnecessary.
 
 A new version of a library may break any of these: tests/test_private_interfaces.py has a test for
 each. Libraries are imported when they are used, so that every room can import this file.
@@ -43,7 +44,9 @@ def find_cluster(seconds: int) -> tuple[str, int, int] | None:
     try:
         from jax._src.clusters import ClusterEnv
 
-        found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, seconds)[:3]
+        found = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, None, seconds
+        )[:3]
     except (ImportError, AttributeError, TypeError, ValueError, KeyError, RuntimeError, OSError):
         return None
     return found if None not in found else None

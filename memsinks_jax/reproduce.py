@@ -1,8 +1,10 @@
-"""Reproduces a figure of the paper: python -m memsinks_jax.reproduce --figure=4 --preset=laptop --out=runs/figure4
+"""Reproduces a figure of the paper: python -m memsinks_jax.reproduce --figure=4 --preset=laptop
+--out=runs/figure4
 
-Trains the runs of the figure (finished ones are reused), then writes results.json, a PNG and index.html. With --all
-reproduces every figure of the paper, each in its own folder, and writes a page of all claims. With --dry_run prints the cost
-of the first seed's runs and trains nothing. Config fields can be set for all runs: --config.data.files='texts/*.txt'.
+Trains the runs of the figure (finished ones are reused), then writes results.json, a PNG and
+index.html. With --all reproduces every figure of the paper, each in its own folder, and writes a
+page of all claims. With --dry_run prints the cost of the first seed's runs and trains nothing.
+Config fields can be set for all runs: --config.data.files='texts/*.txt'.
 """
 
 import dataclasses
@@ -46,9 +48,16 @@ from memsinks_jax.variants import CONFIGS
 logger = logging.getLogger("memsinks_jax.reproduce")
 
 FIGURES = {
-    "2": figure_2.FIGURE, "3": figure_3.FIGURE, "4": figure_4.FIGURE, "5a": figure_5.FIGURE_5A,
-    "5b": figure_5.FIGURE_5B, "5c": figure_5.FIGURE_5C, "6": figure_6.FIGURE, "7": figure_7.FIGURE, "theory": theory.FIGURE,
-}  # fmt: skip
+    "2": figure_2.FIGURE,
+    "3": figure_3.FIGURE,
+    "4": figure_4.FIGURE,
+    "5a": figure_5.FIGURE_5A,
+    "5b": figure_5.FIGURE_5B,
+    "5c": figure_5.FIGURE_5C,
+    "6": figure_6.FIGURE,
+    "7": figure_7.FIGURE,
+    "theory": theory.FIGURE,
+}
 STUDIES = {
     "audit": audit.FIGURE,
     "forgetting": forgetting.FIGURE,
@@ -67,7 +76,9 @@ _FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The options for a figure, like the flags. `variants` None means all; `overrides` are flags for every run."""
+    """The options for a figure, like the flags. `variants` None means all; `overrides` are flags
+    for every run.
+    """
 
     preset: str
     seeds: list[int]
@@ -86,21 +97,33 @@ class Request:
         return " ".join([*parts, *self.overrides, *files, f"--out={out}"])
 
 
-def jobs_of(name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]) -> list[Job]:
-    """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant it does not have."""
+def jobs_of(
+    name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]
+) -> list[Job]:
+    """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant
+    it does not have.
+    """
     figure = (FIGURES | STUDIES)[name]
     figure.check()
     known = figure.variations
     if asked.variants == []:
-        raise InputError(f"--variants is empty; choose of {', '.join(known)}, or leave it out for all")
+        raise InputError(
+            f"--variants is empty; choose of {', '.join(known)}, or leave it out for all"
+        )
     for variant in asked.variants or ():
         if variant not in known:
-            raise InputError(f"--variants: figure {name} has no {variant!r}; choose of {', '.join(known)}")
+            raise InputError(
+                f"--variants: figure {name} has no {variant!r}; choose of {', '.join(known)}"
+            )
     if not known:
         return []
     chosen = {name: known[name] for name in asked.variants or known}
-    flags = (figure.prepare_for(out, asked) if figure.prepare_for else figure.prepare(out)) + asked.overrides
-    return make_jobs(CONFIGS / figure.config, asked.preset, chosen, asked.seeds, flags, out, workdirs)
+    flags = (
+        figure.prepare_for(out, asked) if figure.prepare_for else figure.prepare(out)
+    ) + asked.overrides
+    return make_jobs(
+        CONFIGS / figure.config, asked.preset, chosen, asked.seeds, flags, out, workdirs
+    )
 
 
 def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], command: str) -> dict:
@@ -113,26 +136,37 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
     claims = figure.claims(runs)
     out.mkdir(parents=True, exist_ok=True)
     figure.draw(runs, out / f"figure_{name}.png")
-    more = figure.sections(runs, out) + (figure.published(asked.hf) if asked.hf and figure.published else [])
-    found = {"runs": [run.to_dict() for run in runs], "claims": [claim.to_dict() for claim in claims]}
+    more = figure.sections(runs, out) + (
+        figure.published(asked.hf) if asked.hf and figure.published else []
+    )
+    found = {
+        "runs": [run.to_dict() for run in runs],
+        "claims": [claim.to_dict() for claim in claims],
+    }
     report.write_json(out / "results.json", about | found)
-    report.write_page(out / "index.html", figure.title, _page(figure, name, runs, claims, more, command, out))
+    report.write_page(
+        out / "index.html", figure.title, _page(figure, name, runs, claims, more, command, out)
+    )
     _print_summary(figure, runs, claims, out)
     return about | found
 
 
 def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
-    """Every figure of the paper in a folder of its own, and the page of all claims -> the content of its results.json.
+    """Every figure of the paper in a folder of its own, and the page of all claims -> the content
+    of its results.json.
 
-    Runs that several figures need are trained once. A finished figure that trains nothing stays as it is.
+    Runs that several figures need are trained once. A finished figure that trains nothing stays as
+    it is.
     """
     command, workdirs = asked.command("--all", out), {}
     folders = {figure: out / f"figure_{figure}" for figure in FIGURES}
     plans = {figure: jobs_of(figure, asked, folder, workdirs) for figure, folder in folders.items()}
-    # Train all before measuring any, because measuring takes the accelerator. Together they also fill the cores.
+    # Train all before measuring any, because measuring takes the accelerator. Together they also
+    # fill the cores.
     train_all([job for jobs in plans.values() for job in jobs], asked.at_once)
     contents = {
-        figure: _made_by(command, figure, folders[figure]) or reproduce(figure, asked, folders[figure], jobs, command)
+        figure: _made_by(command, figure, folders[figure])
+        or reproduce(figure, asked, folders[figure], jobs, command)
         for figure, jobs in plans.items()
     }
     about = {"figure": "all", "preset": asked.preset, "seeds": asked.seeds, "command": command}
@@ -142,7 +176,9 @@ def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
 
 
 def _made_by(command: str, figure: str, out: pathlib.Path) -> dict | None:
-    """The content of results.json, if this command made all of it. Not of models: these may be others by now."""
+    """The content of results.json, if this command made all of it. Not of models: these may be
+    others by now.
+    """
     if FIGURES[figure].variants:
         return None
     try:
@@ -153,7 +189,9 @@ def _made_by(command: str, figure: str, out: pathlib.Path) -> dict | None:
 
 
 def dry_run(figures: list[str], asked: Request) -> dict:
-    """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains nothing."""
+    """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains
+    nothing.
+    """
     from memsinks_jax.runs.initial import inherit
     from memsinks_jax.studies.figures import forecast  # jax takes seconds to import
 
@@ -171,7 +209,9 @@ def dry_run(figures: list[str], asked: Request) -> dict:
     return {"preset": asked.preset, "seeds": asked.seeds, "runs": runs}
 
 
-def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list[str], command: str, out) -> list[str]:
+def _page(
+    figure: Figure, name, runs: list[Run], claims: list[Claim], more: list[str], command: str, out
+) -> list[str]:
     note = figure.note_text(runs)
     columns, rows = figure.final_numbers(runs)
     return [
@@ -180,12 +220,14 @@ def _page(figure: Figure, name, runs: list[Run], claims: list[Claim], more: list
         report.paragraph(note, "note"),
         report.heading("Final numbers"),
         report.text_table(columns, rows, len(columns) - 1),
-        report.paragraph(f"Mean ± half of the 95% interval over seeds. {figure.table_note}", "note"),
+        report.paragraph(
+            f"Mean ± half of the 95% interval over seeds. {figure.table_note}", "note"
+        ),
         *report.claims_section(claims),
         *more,
         report.heading("How it was made"),
         report.code(command),
-    ]  # fmt: skip
+    ]
 
 
 def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
@@ -198,7 +240,9 @@ def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pa
 def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
     """Raises InputError for flags that do not go together."""
     if (name is None) == (not everything):
-        raise InputError(f"give --figure or --all, not both; figures are {', '.join(FIGURES | STUDIES)}")
+        raise InputError(
+            f"give --figure or --all, not both; figures are {', '.join(FIGURES | STUDIES)}"
+        )
     if asked.preset.split(",")[0] not in PRESETS:
         raise InputError(f"--preset={asked.preset} is unknown; choose of {', '.join(PRESETS)}")
     if out is None and not dry:
@@ -211,31 +255,44 @@ def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: s
             raise InputError(f"--{flag} is of study tofu; leave it out")
     if asked.hf and not (figure and (figure.published or name == "tofu")):
         raise InputError(
-            f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; leave it out"
+            f"--hf: {f'figure {name}' if name else '--all'} compares with no pretrained model; "
+            "leave it out"
         )
     if figure and not figure.variants and asked.overrides:
         raise InputError(f"{asked.overrides[0]}: figure {name} trains no model; leave it out")
 
 
 def main() -> None:
-    # Overrides are checked against this config here, and passed on to every run's own variant of it.
+    # Overrides are checked against this config here, and passed on to every run's own variant of
+    # it.
     config_flag = command_line.define_config(str(CONFIGS / "ts_repetition.py"))
-    figure_flag = flags.DEFINE_enum("figure", None, list(FIGURES | STUDIES), "Figure of the paper, or study.")
-    all_flag = flags.DEFINE_bool("all", False, "Reproduce every figure of the paper, and write one page of all claims.")
+    figure_flag = flags.DEFINE_enum(
+        "figure", None, list(FIGURES | STUDIES), "Figure of the paper, or study."
+    )
+    all_flag = flags.DEFINE_bool(
+        "all", False, "Reproduce every figure of the paper, and write one page of all claims."
+    )
     dry_flag = flags.DEFINE_bool(
-        "dry_run", False, "Print the cost of the first seed's runs: steps, tokens, memory, hours; train nothing."
+        "dry_run",
+        False,
+        "Print the cost of the first seed's runs: steps, tokens, memory, hours; train nothing.",
     )
     flags.DEFINE_alias("dry-run", "dry_run")
     preset_flag = flags.DEFINE_string(
-        "preset", "laptop", "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full."
+        "preset",
+        "laptop",
+        "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full.",
     )
-    seeds_flag = flags.DEFINE_list("seeds", "0,1,2", "Seeds; every variant is trained once with each.")
+    seeds_flag = flags.DEFINE_list(
+        "seeds", "0,1,2", "Seeds; every variant is trained once with each."
+    )
     variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
     out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
     hf_flag = flags.DEFINE_string(
         "hf",
         None,
-        "Folder of GPT-2 small, for figures that repeat published experiments; the model that tofu fine-tunes.",
+        "Folder of GPT-2 small, for figures that repeat published experiments; the model that "
+        "tofu fine-tunes.",
     )
     tofu_flag = flags.DEFINE_string("tofu", None, "Folder of TOFU's JSONL files, for study tofu.")
     text_flag = flags.DEFINE_string(
@@ -248,9 +305,15 @@ def main() -> None:
     def run() -> dict:
         command_line.read_config(config_flag)
         asked = Request(
-            preset_flag.value, list(command_line.seeds(seeds_flag.value)), command_line.overrides(config_flag),
-            jobs_flag.value or default_jobs(), variants_flag.value, hf_flag.value, tofu_flag.value, text_flag.value,
-        )  # fmt: skip
+            preset_flag.value,
+            list(command_line.seeds(seeds_flag.value)),
+            command_line.overrides(config_flag),
+            jobs_flag.value or default_jobs(),
+            variants_flag.value,
+            hf_flag.value,
+            tofu_flag.value,
+            text_flag.value,
+        )
         figure = figure_flag.value
         _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)
         if dry_flag.value:

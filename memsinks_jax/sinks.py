@@ -1,12 +1,14 @@
 """The idea: a document's id decides which sink neurons are on (paper section 5.1, appendix G).
 
-The hidden neurons of every MLP are split: the first `shared` are always on, the rest are sinks. A document may use only
-its own share of the sinks. `jax.random` (threefry) draws them from a key into which both lanes of the id are folded. The
-draw depends only on (seed, id), not on the place in the batch, batch size, mesh, host, remat or restart.
+The hidden neurons of every MLP are split: the first `shared` are always on, the rest are sinks. A
+document may use only its own share of the sinks. `jax.random` (threefry) draws them from a key into
+which both lanes of the id are folded. The draw depends only on (seed, id), not on the place in the
+batch, batch size, mesh, host, remat or restart.
 
-S shared neurons, M sinks, F = S + M hidden neurons, B rows of a batch, N documents of a row, T positions.
-A gate is a bool array over F: which neurons are on. `apply_gates` turns gates into an intervention at a site of the
-model. If attention has sinks too, the D outputs of its heads are split and gated in the same way, with draws of their own.
+S shared neurons, M sinks, F = S + M hidden neurons, B rows of a batch, N documents of a row, T
+positions. A gate is a bool array over F: which neurons are on. `apply_gates` turns gates into an
+intervention at a site of the model. If attention has sinks too, the D outputs of its heads are
+split and gated in the same way, with draws of their own.
 """
 
 from collections.abc import Callable
@@ -26,7 +28,8 @@ MODES = ("own", "drop", "all", "other")
 
 SITES = ("mlp", "attention")  # of the model; either can have sinks
 
-# Salts of the key: draws for one purpose are independent of the others. Those of attention come after these.
+# Salts of the key: draws for one purpose are independent of the others. Those of attention come
+# after these.
 _OWN, _OTHER, _CHANCE = range(3)
 _PURPOSES = 3
 
@@ -34,10 +37,11 @@ NONE = np.iinfo(np.int32).max  # stands for no sink
 
 
 class Blocks(NamedTuple):
-    """The rows of a batch cut into blocks of one document each, and which sinks are on there, by number.
+    """The rows of a batch cut into blocks of one document each, and which sinks are on there, by
+    number.
 
-    A row has R blocks of C positions; P = R * C places. A row costs at most as much as 2 T positions, however many
-    documents it has.
+    A row has R blocks of C positions; P = R * C places. A row costs at most as much as 2 T
+    positions, however many documents it has.
 
     Attributes:
       sinks_BRk: int32; NONE: no sink. (1, 1, k) means the same sinks in all rows.
@@ -73,12 +77,14 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
     parts = Partition(shared, sinks.pool or model.hidden - shared)
     if sinks.active > parts.sinks:
         raise InputError(
-            f"config.sinks.active is {sinks.active}, but an MLP has {parts.sinks} sinks; lower it, or raise "
+            f"config.sinks.active is {sinks.active}, but an MLP has {parts.sinks} sinks; lower "
+            "it, or raise "
             "config.sinks.pool"
         )
     if sinks.sampling == "bernoulli" and 0 < share_on(sinks, parts.sinks or 1) * parts.sinks < 0.5:
         raise InputError(
-            f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have no sink; raise it"
+            f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have "
+            "no sink; raise it"
         )
     if is_sparse(sinks) and (sinks.sampling not in ("floyd", "disjoint") or sinks.per_layer):
         raise InputError(
@@ -89,8 +95,9 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
 
 
 def is_sparse(sinks: SinksConfig) -> bool:
-    """Whether the MLPs have sinks that are tables of rows. With `by_chance` or masking all are on somewhere, so all are
-    computed."""
+    """Whether the MLPs have sinks that are tables of rows. With `by_chance` or masking all are on
+    somewhere, so all are computed.
+    """
     return sinks.sparse and sinks.traits.owned and (sinks.pool > 0 or sinks.shared_fraction < 1)
 
 
@@ -102,7 +109,9 @@ def partitions(config: Config) -> dict[str, Partition]:
 
 
 def has_sinks(config: Config) -> bool:
-    return config.sinks.traits.by_context or any(parts.sinks for parts in partitions(config).values())
+    return config.sinks.traits.by_context or any(
+        parts.sinks for parts in partitions(config).values()
+    )
 
 
 def has_tables(config: Config) -> bool:
@@ -112,7 +121,9 @@ def has_tables(config: Config) -> bool:
 
 def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
     # Named, so that another default generator cannot change any document's sinks.
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site))
+    return jax.random.fold_in(
+        jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site)
+    )
 
 
 def share_on(sinks: SinksConfig, count: int) -> float:
@@ -127,17 +138,18 @@ def number_on(sinks: SinksConfig, count: int, site: str = "mlp") -> int:
 
 
 def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    # Set here, also while tracing: the layout of bits depends on a flag of the process. The flag may change initial
-    # parameters and generated text, but must not move anybody's sinks.
+    # Set here, also while tracing: the layout of bits depends on a flag of the process. The flag
+    # may change initial parameters and generated text, but must not move anybody's sinks.
     with jax.threefry_partitionable(True):
         return jax.random.bits(key, shape, jnp.uint32)
 
 
 def _distinct(key: jax.Array, shape: tuple[int, ...], active: int, count: int) -> jax.Array:
-    """`active` distinct numbers below `count`, every set of them equally likely -> int32 (*shape, active).
+    """`active` distinct numbers below `count`, every set of them equally likely -> int32 (*shape,
+    active).
 
-    Robert Floyd's algorithm: active^2 comparisons, independent of the count. The remainder of 32 bits favours small
-    numbers by at most count / 2^32.
+    Robert Floyd's algorithm: active^2 comparisons, independent of the count. The remainder of 32
+    bits favours small numbers by at most count / 2^32.
     """
     bits = _bits(key, (*shape, active))
 
@@ -151,17 +163,22 @@ def _distinct(key: jax.Array, shape: tuple[int, ...], active: int, count: int) -
 
 
 def group_numbers(identities: jax.Array, count: int, active: int) -> jax.Array:
-    """The number of the group of each id, uint32 (..., 2) -> int32 (...), from 0; NONE for an id of no group.
+    """The number of the group of each id, uint32 (..., 2) -> int32 (...), from 0; NONE for an id of
+    no group.
 
     Args:
-      count: M, sinks in an MLP. They hold count // active groups; those of higher numbers are of another model.
+      count: M, sinks in an MLP. They hold count // active groups; those of higher numbers are of
+      another model.
     """
     number = identities[..., 1].astype(jnp.int32) - 1  # as `ids.numbered_id` has put it there
     return jnp.where((number >= 0) & (number < count // active), number, NONE)
 
 
-def _of_groups(identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool) -> jax.Array:
-    """The sinks of the groups that some ids name, [n k, (n + 1) k) for the n-th -> int32 (..., k), NONE for an id of none.
+def _of_groups(
+    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool
+) -> jax.Array:
+    """The sinks of the groups that some ids name, [n k, (n + 1) k) for the n-th -> int32 (..., k),
+    NONE for an id of none.
 
     Args:
       other: those of another group, a function of the id; NONE if there is one group alone.
@@ -170,16 +187,22 @@ def _of_groups(identities: jax.Array, seed: int | jax.Array, count: int, sinks: 
     number = group_numbers(identities, count, sinks.active)
     if other:
         root = _key(seed, _OTHER, "mlp")
-        bits = jax.vmap(lambda identity_2: _bits(_of_document(root, identity_2), ()))(identities.reshape(-1, 2))
+        bits = jax.vmap(lambda identity_2: _bits(_of_document(root, identity_2), ()))(
+            identities.reshape(-1, 2)
+        )
         further = 1 + (bits.reshape(number.shape) % max(groups - 1, 1)).astype(jnp.int32)
         there = (number < NONE) & (groups > 1)
         number = jnp.where(there, (jnp.where(there, number, 0) + further) % groups, NONE)
-    chosen = jnp.where(number < NONE, number, 0)[..., None] * sinks.active + jnp.arange(sinks.active)
+    chosen = jnp.where(number < NONE, number, 0)[..., None] * sinks.active + jnp.arange(
+        sinks.active
+    )
     return jnp.where(number[..., None] < NONE, chosen, NONE).astype(jnp.int32)
 
 
 def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig, site: str) -> jax.Array:
-    """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits on any device."""
+    """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits
+    on any device.
+    """
     if sinks.sampling == "floyd":
         chosen = _distinct(key, shape[:-1], number_on(sinks, shape[-1], site), shape[-1])
         return jnp.put_along_axis(jnp.zeros(shape, bool), chosen, True, axis=-1, inplace=False)
@@ -192,9 +215,14 @@ def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig, site: str)
 
 
 def document_masks(
-    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, layers: int, other: bool = False,
+    identities: jax.Array,
+    seed: int | jax.Array,
+    count: int,
+    sinks: SinksConfig,
+    layers: int,
+    other: bool = False,
     site: str = "mlp",
-) -> jax.Array:  # fmt: skip
+) -> jax.Array:
     """Which sinks each document may use.
 
     Args:
@@ -230,40 +258,55 @@ def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
 
 
 def document_sinks(
-    identities: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig, other: bool = False
+    identities: jax.Array,
+    seed: int | jax.Array,
+    count: int,
+    sinks: SinksConfig,
+    other: bool = False,
 ) -> jax.Array:
-    """The sinks of `document_masks` by number, for MLPs with `sinks.sampling=floyd` or disjoint -> int32 (..., k), distinct.
+    """The sinks of `document_masks` by number, for MLPs with `sinks.sampling=floyd` or disjoint ->
+    int32 (..., k), distinct.
 
     Neither time nor memory depends on the count.
     """
     if sinks.sampling == "disjoint":
         return _of_groups(identities, seed, count, sinks, other)
     root, active = _key(seed, _OTHER if other else _OWN, "mlp"), number_on(sinks, count)
-    chosen = jax.vmap(lambda identity_2: _distinct(_of_document(root, identity_2), (), active, count))(
-        identities.reshape(-1, 2)
-    )
+    chosen = jax.vmap(
+        lambda identity_2: _distinct(_of_document(root, identity_2), (), active, count)
+    )(identities.reshape(-1, 2))
     return chosen.reshape(*identities.shape[:-1], active)
 
 
 def encounters(batch: dict) -> jax.Array:
-    """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the first."""
+    """Numbers each document's encounter, not counting one per epoch -> int32 (B, N), 1 for the
+    first.
+    """
     return batch["seen"] - batch["epoch"][:, None] + 1
 
 
 def opened(batch: dict, sinks: SinksConfig) -> jax.Array | None:
     """Which documents of a batch have their sinks open -> bool (B, N); None if all have.
 
-    At its first encounter a document trains only the shared neurons, as if it had no sinks. When it comes back, it writes
-    to sinks that hold nothing else. Every document has one encounter per epoch; that is not a return.
+    At its first encounter a document trains only the shared neurons, as if it had no sinks. When it
+    comes back, it writes to sinks that hold nothing else. Every document has one encounter per
+    epoch; that is not a return.
     """
     return None if sinks.opens_at == 1 else encounters(batch) >= sinks.opens_at
 
 
 def gates_for_mode(
-    mode: str, identities_BN2: jax.Array, seed: int | jax.Array, parts: Partition, sinks: SinksConfig, layers: int,
-    site: str = "mlp", opened_BN: jax.Array | None = None,
-) -> jax.Array | None:  # fmt: skip
-    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None if all are on.
+    mode: str,
+    identities_BN2: jax.Array,
+    seed: int | jax.Array,
+    parts: Partition,
+    sinks: SinksConfig,
+    layers: int,
+    site: str = "mlp",
+    opened_BN: jax.Array | None = None,
+) -> jax.Array | None:
+    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None if all
+    are on.
 
     Args:
       opened_BN: which documents' own sinks are open, as from `opened` in training; None: all.
@@ -287,12 +330,19 @@ def _check_mode(mode: str) -> None:
 
 
 def sinks_for_mode(
-    mode: str, identities_BN2: jax.Array, seed: int | jax.Array, count: int, sinks: SinksConfig,
-    segments_BT: jax.Array | None, opened_BN: jax.Array | None = None,
-) -> jax.Array | None:  # fmt: skip
-    """The sinks that `gates_for_mode` turns on in an MLP, by number -> int32 (B, N, k), NONE if a document's are closed.
+    mode: str,
+    identities_BN2: jax.Array,
+    seed: int | jax.Array,
+    count: int,
+    sinks: SinksConfig,
+    segments_BT: jax.Array | None,
+    opened_BN: jax.Array | None = None,
+) -> jax.Array | None:
+    """The sinks that `gates_for_mode` turns on in an MLP, by number -> int32 (B, N, k), NONE if a
+    document's are closed.
 
-    Also NONE for a document without a position in the row. None if all sinks are off; (1, 1, M) if all are on.
+    Also NONE for a document without a position in the row. None if all sinks are off; (1, 1, M) if
+    all are on.
     """
     _check_mode(mode)
     if mode == "drop":
@@ -303,7 +353,9 @@ def sinks_for_mode(
     if mode == "own" and opened_BN is not None:
         chosen = jnp.where(opened_BN[..., None], chosen, NONE)
     if segments_BT is not None and chosen.shape[0] == len(segments_BT):
-        chosen = jnp.where(_positions_of(segments_BT, chosen.shape[1]).any(axis=1)[..., None], chosen, NONE)
+        chosen = jnp.where(
+            _positions_of(segments_BT, chosen.shape[1]).any(axis=1)[..., None], chosen, NONE
+        )
     return chosen
 
 
@@ -312,7 +364,9 @@ def _positions_of(segments_BT: jax.Array, documents: int) -> jax.Array:
     return segments_BT[..., None] == jnp.arange(1, documents + 1)
 
 
-def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_BN: jax.Array | None = None) -> Blocks:
+def cut_into_blocks(
+    sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_BN: jax.Array | None = None
+) -> Blocks:
     """The sinks of each document -> of each block. The positions of a document are adjacent.
 
     Args:
@@ -327,14 +381,17 @@ def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_B
     count = (length + documents * (size - 1)) // size  # enough, whatever the documents' lengths
     is_of_BTN = _positions_of(segments_BT, documents)
     ends_BN = jnp.cumsum(-(-is_of_BTN.sum(axis=1) // size), axis=1)
-    owner_BR = (jnp.arange(count)[:, None] >= ends_BN[:, None]).sum(axis=-1)  # `documents` for a block without one
+    # `documents` for a block without one
+    owner_BR = (jnp.arange(count)[:, None] >= ends_BN[:, None]).sum(axis=-1)
     # A document's places start with its first block, and are adjacent.
     shift_BN = jnp.pad(ends_BN[:, :-1], ((0, 0), (1, 0))) * size - is_of_BTN.argmax(axis=1)
     shift_BT = jnp.take_along_axis(shift_BN, jnp.maximum(segments_BT - 1, 0), axis=1)
     places_BT = jnp.where(segments_BT > 0, jnp.arange(length) + shift_BT, count * size)
-    positions_BP = jnp.full((len(segments_BT), count * size), length).at[
-        jnp.arange(len(segments_BT))[:, None], places_BT
-    ].set(jnp.arange(length), mode="drop")  # fmt: skip
+    positions_BP = (
+        jnp.full((len(segments_BT), count * size), length)
+        .at[jnp.arange(len(segments_BT))[:, None], places_BT]
+        .set(jnp.arange(length), mode="drop")
+    )
     at_BR = jnp.minimum(owner_BR, documents - 1)
     sinks_BRk = jnp.take_along_axis(sinks_BNk, at_BR[..., None], axis=1)
     return Blocks(
@@ -346,18 +403,28 @@ def cut_into_blocks(sinks_BNk: jax.Array, segments_BT: jax.Array | None, scale_B
 
 
 def chance_gates(
-    step: jax.Array, rows_B: jax.Array, length: int, seed, parts: Partition, sinks: SinksConfig, site: str = "mlp"
+    step: jax.Array,
+    rows_B: jax.Array,
+    length: int,
+    seed,
+    parts: Partition,
+    sinks: SinksConfig,
+    site: str = "mlp",
 ) -> jax.Array:
-    """The control: ordinary dropout of the sink pool at the same rate, drawn anew at every position of every step.
+    """The control: ordinary dropout of the sink pool at the same rate, drawn anew at every position
+    of every step.
 
     Args:
-      rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on its microbatch.
+      rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on
+      its microbatch.
       length: T.
     Returns:
       bool (1, B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
     """
     root = jax.random.fold_in(_key(seed, _CHANCE, site), step)
-    masks = jax.vmap(lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks, site))(rows_B)
+    masks = jax.vmap(
+        lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks, site)
+    )(rows_B)
     return _with_shared(masks[None], parts)
 
 
@@ -368,17 +435,25 @@ def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
 
 
 def interventions(
-    config: Config, mode: str, identities_BN2: jax.Array | None, seed: int | jax.Array, segments_BT: jax.Array | None,
-    opened_BN: jax.Array | None = None, chosen_BNk: jax.Array | None = None, scale_BN: jax.Array | None = None,
+    config: Config,
+    mode: str,
+    identities_BN2: jax.Array | None,
+    seed: int | jax.Array,
+    segments_BT: jax.Array | None,
+    opened_BN: jax.Array | None = None,
+    chosen_BNk: jax.Array | None = None,
+    scale_BN: jax.Array | None = None,
     contexts_BT: jax.Array | None = None,
-) -> dict[str, Callable]:  # fmt: skip
-    """Interventions for the sinks of all sites in one of MODES. Arguments as in `gates_for_mode` and `apply_gates`.
+) -> dict[str, Callable]:
+    """Interventions for the sinks of all sites in one of MODES. Arguments as in `gates_for_mode`
+    and `apply_gates`.
 
-    For sparse sinks the entry `sinks` is a Blocks, not a function; for sinks by context `contexts` is an array.
+    For sparse sinks the entry `sinks` is a Blocks, not a function; for sinks by context `contexts`
+    is an array.
 
     Args:
-      contexts_BT: with sinks by context, the row of each position, NONE for none. In the mode other each gets
-        another one's.
+      contexts_BT: with sinks by context, the row of each position, NONE for none. In the mode other
+        each gets another one's.
       chosen_BNk: sparse sinks that are on, if known; None: those of `sinks_for_mode`.
       scale_BN: for sparse sinks, as in `cut_into_blocks`.
     """
@@ -392,10 +467,18 @@ def interventions(
     if is_sparse(config.sinks):
         count = parts_of.pop("mlp").sinks
         if chosen_BNk is None:
-            chosen_BNk = sinks_for_mode(mode, identities_BN2, seed, count, config.sinks, segments_BT, opened_BN)
-        found = {} if chosen_BNk is None else {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
+            chosen_BNk = sinks_for_mode(
+                mode, identities_BN2, seed, count, config.sinks, segments_BT, opened_BN
+            )
+        found = (
+            {}
+            if chosen_BNk is None
+            else {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
+        )
     for site, parts in parts_of.items():
-        gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site, opened_BN)
+        gates = gates_for_mode(
+            mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site, opened_BN
+        )
         found |= apply_gates(gates, segments_BT, site)
     return found
 
@@ -406,7 +489,9 @@ def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> d
     return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
 
 
-def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp") -> dict[str, Callable]:
+def apply_gates(
+    gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp"
+) -> dict[str, Callable]:
     """Gates -> interventions for the model: zeroes every activation whose document's gate is off.
 
     Args:
@@ -419,7 +504,9 @@ def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: st
     def gate(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
         gate_BNF = gates[layer if gates.shape[0] > 1 else 0]
         if segments_BT is not None and gate_BNF.shape[1] > 1:
-            gate_BNF = jnp.take_along_axis(gate_BNF, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1)
+            gate_BNF = jnp.take_along_axis(
+                gate_BNF, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1
+            )
         return _where_on(gate_BNF, x_BTF)
 
     return {site: gate}
@@ -427,14 +514,19 @@ def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None, site: st
 
 @jax.custom_vjp
 def _where_on(gate: jax.Array, x: jax.Array) -> jax.Array:
-    """x where the gate is on, else 0. `where`, not a product: every layer then reads a quarter of the bytes."""
+    """x where the gate is on, else 0. `where`, not a product: every layer then reads a quarter of
+    the bytes.
+    """
     return jnp.where(gate, x, 0)
 
 
 def _where_on_backward(gate: jax.Array, gradient: jax.Array) -> tuple[None, jax.Array]:
-    # Without this, XLA on TPUs repeats the choice in each of the three products that read this gradient: 5% of a step.
+    # Without this, XLA on TPUs repeats the choice in each of the three products that read this
+    # gradient: 5% of a step.
     choice = jnp.where(gate, gradient, 0)
-    return None, jax.lax.platform_dependent(choice, tpu=jax.lax.optimization_barrier, default=lambda choice: choice)
+    return None, jax.lax.platform_dependent(
+        choice, tpu=jax.lax.optimization_barrier, default=lambda choice: choice
+    )
 
 
 _where_on.defvjp(lambda gate, x: (_where_on(gate, x), gate), _where_on_backward)

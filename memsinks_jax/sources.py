@@ -1,9 +1,11 @@
-"""Lists, adds, removes, merges sources: python -m memsinks_jax.sources --folder=models/mail [--remove=author012]
+"""Lists, adds, removes, merges sources: python -m memsinks_jax.sources --folder=models/mail
+[--remove=author012]
 
-export --sources=DIR writes a folder of a base model, with a file for each source: the sinks that a group of documents has
-for itself. Without another option this command lists them, and whether each belongs to the base. --remove=NAME deletes a
-file, which withdraws the source: no other file depends on it. --add=FILE copies a file into the folder if it belongs to the
-same base. --merge=NAME,NAME --out=DIR writes a plain model with these sources; export --sinks=keep one with all of them.
+export --sources=DIR writes a folder of a base model, with a file for each source: the sinks that a
+group of documents has for itself. Without another option this command lists them, and whether each
+belongs to the base. --remove=NAME deletes a file, which withdraws the source: no other file depends
+on it. --add=FILE copies a file into the folder if it belongs to the same base. --merge=NAME,NAME
+--out=DIR writes a plain model with these sources; export --sinks=keep one with all of them.
 """
 
 import logging
@@ -25,10 +27,15 @@ def _listing(folder: pathlib.Path) -> dict:
 
     found, base = sources.files_of(folder), sources.base_of(folder, sources.config_of(folder))
     listed = [
-        {"name": source.name, "file": source.path.name, "sinks": source.sinks, "bytes": source.bytes,
-         "base_matches": source.base == base}
+        {
+            "name": source.name,
+            "file": source.path.name,
+            "sinks": source.sinks,
+            "bytes": source.bytes,
+            "base_matches": source.base == base,
+        }
         for source in found
-    ]  # fmt: skip
+    ]
     rows = [
         [
             printable(one["file"]),
@@ -46,7 +53,9 @@ def _listing(folder: pathlib.Path) -> dict:
 
 
 def _named(folder: pathlib.Path, given: list[str]) -> list[str]:
-    """The sources of --merge flags: each is a name, or several that commas separate. Raises InputError for another."""
+    """The sources of --merge flags: each is a name, or several that commas separate. Raises
+    InputError for another.
+    """
     known = {source.name for source in sources.files_of(folder)}
     names = [name for one in given for name in ([one] if one in known else one.split(","))]
     for name in names:
@@ -61,10 +70,13 @@ def main() -> None:
     merge_flag = flags.DEFINE_multi_string(
         "merge",
         [],
-        "Names of sources, for a plain model with their sinks; with --out. Repeat it if a name has a comma.",
+        "Names of sources, for a plain model with their sinks; with --out. Repeat it if a name "
+        "has a comma.",
     )
     out_flag = flags.DEFINE_string("out", "", "Folder to write with --merge; it must not exist.")
-    dtype_flag = flags.DEFINE_enum("dtype", "float32", ("bfloat16", "float32"), "Data type of the merged weights.")
+    dtype_flag = flags.DEFINE_enum(
+        "dtype", "float32", ("bfloat16", "float32"), "Data type of the merged weights."
+    )
 
     def run() -> dict:
         command_line.require(folder_flag)
@@ -84,7 +96,9 @@ def main() -> None:
 
             command_line.require(out_flag)
             names = _named(folder, merge_flag.value)
-            return export(folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=names)
+            return export(
+                folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=names
+            )
         return _listing(folder)
 
     command_line.run(run)

@@ -1,9 +1,10 @@
 """Trains a model: python -m memsinks_jax.train --config=configs/smoke.py --workdir=runs/smoke
 
-The same command resumes at the newest checkpoint. The result is bitwise that of an uninterrupted run.
-On several hosts the same command runs on each, with --coordinator=auto (TPU pods, Slurm) or --coordinator=HOST:PORT
---processes=N --process=0 to N - 1.
-With --plan it prints how often each document would be read, and exits: nothing is trained or written.
+The same command resumes at the newest checkpoint. The result is bitwise that of an uninterrupted
+run. On several hosts the same command runs on each, with --coordinator=auto (TPU pods, Slurm) or
+--coordinator=HOST:PORT --processes=N --process=0 to N - 1.
+With --plan it prints how often each document would be read, and exits: nothing is trained or
+written.
 """
 
 import logging
@@ -14,7 +15,8 @@ from memsinks_jax.runs.interruption import Interruption
 
 
 def main() -> None:
-    interruption = Interruption()  # before the imports below, which take seconds: no signal may be lost
+    # before the imports below, which take seconds: no signal may be lost
+    interruption = Interruption()
     from absl import flags
 
     from memsinks_jax.config import InputError
@@ -22,11 +24,17 @@ def main() -> None:
     from memsinks_jax.training import hosts
 
     config_flag = command_line.define_config()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; created if missing, resumed if it exists.")
+    workdir_flag = flags.DEFINE_string(
+        "workdir", None, "Folder of the run; created if missing, resumed if it exists."
+    )
     host_flags = hosts.define_flags()
-    profile_flag = flags.DEFINE_string("profile", "", "Steps to profile with JAX, FIRST:LAST, for example 10:14.")
+    profile_flag = flags.DEFINE_string(
+        "profile", "", "Steps to profile with JAX, FIRST:LAST, for example 10:14."
+    )
     wandb_flag = flags.DEFINE_string("wandb", "", "Weights & Biases project to log the metrics to.")
-    plan_flag = flags.DEFINE_bool("plan", False, "Print how often documents would be read; train nothing.")
+    plan_flag = flags.DEFINE_bool(
+        "plan", False, "Print how often documents would be read; train nothing."
+    )
     logger = logging.getLogger("memsinks_jax.train")
 
     def run() -> dict:
@@ -42,8 +50,13 @@ def main() -> None:
             return counted
         command_line.require(workdir_flag)
         first, _, last = profile_flag.value.partition(":")
-        if profile_flag.value and not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-            raise InputError(f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example 10:14")
+        if profile_flag.value and not (
+            first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)
+        ):
+            raise InputError(
+                f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example "
+                "10:14"
+            )
         coordinator, processes, process = (flag.value for flag in host_flags)
         if coordinator:
             code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
@@ -53,7 +66,8 @@ def main() -> None:
             from jax.experimental.multihost_utils import reached_preemption_sync_point
 
             interruption.use_preemption_service(reached_preemption_sync_point)
-        from memsinks_jax.training.loop import train_and_evaluate  # imports jax, which asks for its devices
+        # imports jax, which asks for its devices
+        from memsinks_jax.training.loop import train_and_evaluate
 
         result = train_and_evaluate(
             config,
@@ -64,7 +78,12 @@ def main() -> None:
             wandb=wandb_flag.value,
             given=command_line.given(config_flag),
         )
-        logger.info("%s", ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()))
+        logger.info(
+            "%s",
+            ", ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()
+            ),
+        )
         return result
 
     command_line.run(run)

@@ -15,15 +15,23 @@ VARIANTS = {
     "sinks": {},  # they open when a document comes back
     "context": {"sinks.kind": "by_context"},  # of each context of repeated text
     "standard": {"sinks.kind": "none"},
-    "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},  # every document's are on from its first encounter on
+    # every document's are on from its first encounter on
+    "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},
     "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard
-    "no_repeat_steps": {"sinks.kind": "none", "data.repeats": "remove", "training.count_removed_repeats": True},
+    "no_repeat_steps": {
+        "sinks.kind": "none",
+        "data.repeats": "remove",
+        "training.count_removed_repeats": True,
+    },
     "deduplicated": {"sinks.kind": "none", "data.repeats": "once"},
-    "narrow": {"sinks.kind": "cut"},  # control: the width that is left after dropping, from the start
-    "dropout": {"sinks.kind": "by_chance"},  # control: the same neurons dropped at the same rate, tied to nothing
-    # baselines: gradients of repeated documents go to the sinks' weights alone (appendix E), or to their activations
-    # alone (the code of Cloud et al. 2024), or by labels (arXiv 2512.05648); a token is left out of the loss by a hash
-    # of those before it (Hans et al. 2024); DP-SGD: rows' gradients are clipped and get noise (Abadi et al. 2016)
+    # control: the width that is left after dropping, from the start
+    "narrow": {"sinks.kind": "cut"},
+    # control: the same neurons dropped at the same rate, tied to nothing
+    "dropout": {"sinks.kind": "by_chance"},
+    # baselines: gradients of repeated documents go to the sinks' weights alone (appendix E), or to
+    # their activations alone (the code of Cloud et al. 2024), or by labels (arXiv 2512.05648); a
+    # token is left out of the loss by a hash of those before it (Hans et al. 2024); DP-SGD: rows'
+    # gradients are clipped and get noise (Abadi et al. 2016)
     "gradient_masking": {"sinks.kind": "masked_weights"},
     "gradient_detach": {"sinks.kind": "masked_activations"},
     "sgtm": {"sinks.kind": "sgtm"},
@@ -33,21 +41,28 @@ VARIANTS = {
 
 
 def make_config(variant: str, *settings: dict) -> Config:
-    """The defaults, changed by `settings` ({"data.repetitions": 64, ...}, later ones win), then by the variant."""
+    """The defaults, changed by `settings` ({"data.repetitions": 64, ...}, later ones win), then by
+    the variant.
+    """
     changes = dict(item for each in (*settings, VARIANTS[variant]) for item in each.items())
     return with_fields(Config(variant=variant), changes)
 
 
 def config_file(name: str) -> pathlib.Path:
-    """A config file by its path, or one of configs/ by its name there ("smollm", "sweeps/opens") from any folder."""
+    """A config file by its path, or one of configs/ by its name there ("smollm", "sweeps/opens")
+    from any folder.
+    """
     path = pathlib.Path(name)
-    ours = CONFIGS.parent / (path if path.parts[:1] == (CONFIGS.name,) else pathlib.Path(CONFIGS.name, path))
+    ours = CONFIGS.parent / (
+        path if path.parts[:1] == (CONFIGS.name,) else pathlib.Path(CONFIGS.name, path)
+    )
     ours = ours if ours.suffix else ours.with_suffix(".py")
     return ours if not path.is_file() and ours.is_file() else path
 
 
 def choose(file: str, choice: str, *tables: dict) -> list[str]:
-    """Splits a choice like '360m,sinks' into one name of every table; what is left out is the table's first name.
+    """Splits a choice like '360m,sinks' into one name of every table; what is left out is the
+    table's first name.
 
     Raises:
       ValueError: a name that is in no table, or two of the same.
@@ -59,7 +74,8 @@ def choose(file: str, choice: str, *tables: dict) -> list[str]:
         if at is None:
             known = "; ".join(", ".join(tables[i]) for i in left)
             raise ValueError(
-                f"{file} has no {name!r}{f' besides {choice!r}' if not left else ''}; choose one of: {known}"
+                f"{file} has no {name!r}{f' besides {choice!r}' if not left else ''}; choose one "
+                f"of: {known}"
             )
         chosen[at] = name
         left.remove(at)

@@ -15,11 +15,16 @@ def measured(value, reach=0.1):
 
 
 def audited(aucs, gap=0.2, exposures=None):
-    """What `audit.audit` gives: an AUC for every subject, exposures (one a rung) of the standard model."""
+    """What `audit.audit` gives: an AUC for every subject, exposures (one a rung) of the standard
+    model.
+    """
     subjects = {}
     for subject, auc in zip(SUBJECTS, aucs, strict=True):
         found = {name: measured(auc) for name in ("auc_loss", "auc_zlib")}
-        found |= {f"exact_{audit._GIVEN}": measured(auc - 0.5), "extraction_strength": measured(0.1)}
+        found |= {
+            f"exact_{audit._GIVEN}": measured(auc - 0.5),
+            "extraction_strength": measured(0.1),
+        }
         found |= {"length_auc": measured(0.5)}
         found |= {"loss_gap": measured(gap), "exposure": measured(2.0)}
         subjects[subject] = {ALL: found, OFTEN: found}
@@ -39,17 +44,26 @@ def attacked():
         for name, rise in (("float", 0), ("int8", 0.1), ("int4", -0.2))
     }
     bits["float"]["non_members"] = 2.0
-    back = {name: {"loss": 1.0, "recovered": 0.25} for name in ("dropped", "own", "all", "random", "best", "optimised")}
+    back = {
+        name: {"loss": 1.0, "recovered": 0.25}
+        for name in ("dropped", "own", "all", "random", "best", "optimised")
+    }
     models = (audit.DROPPED, audit.STANDARD, audit.ORACLE)
     return {
         "relearning": {"members": of, "never_seen": unread},
         "benign": {audit.DROPPED: fall, audit.ORACLE: {name: measured(-0.1) for name in fall}},
-        "quantization": dict.fromkeys(models, bits), "reactivation": back,
-        "residue": {name: {"gap": 0.2, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models},
-    }  # fmt: skip
+        "quantization": dict.fromkeys(models, bits),
+        "reactivation": back,
+        "residue": {
+            name: {"gap": 0.2, "components": {"mlp 0": 0.1, "mlp 1": None}} for name in models
+        },
+    }
 
 
-HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'> <b>bold</b> ${hacked = 3} $title"
+HOSTILE = (
+    "</script><script>hacked = 1</script><img src=x onerror='hacked = 2'> <b>bold</b> ${hacked = "
+    "3} $title"
+)
 VIEWS = ["sinks, own on", "sinks dropped", "its own removed", "standard", "oracle"]
 GROUPS = {"repeated": 128, "read once": 1, "held out": 0}
 
@@ -67,35 +81,80 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
         for place, view in enumerate(VIEWS):
             known = 50 if group == "repeated" and place in (0, 3) else 3000
             nats = [rng.randrange(1, 2 * known) for _ in words]
-            read[view] = {"nats": nats, "rank": [n // 3 for n in nats], "guess": rng.sample(range(len(texts)), tokens)}
+            read[view] = {
+                "nats": nats,
+                "rank": [n // 3 for n in nats],
+                "guess": rng.sample(range(len(texts)), tokens),
+            }
         for view in VIEWS[:2]:
-            over[view] = [[n + 500 * (steps - 1 - step) for n in read[view]["nats"]] for step in range(steps)]
+            over[view] = [
+                [n + 500 * (steps - 1 - step) for n in read[view]["nats"]] for step in range(steps)
+            ]
         own = {} if group == "held out" else {"mlp": [sorted(rng.sample(range(154), 40))]}
-        found.append({
-            "group": group, "id": f"{number:016x}", "times": GROUPS[group], "length": tokens, "opening": 0, "tokens": words,
-            "loss": {view: sum(of["nats"]) / tokens / 1000 for view, of in read.items()}, "read": read,
-            "written": {view: {4: words[4:10]} for view in (*VIEWS[:2], *VIEWS[3:])}, "over": over,
-            "loss_over": {view: [sum(nats) / tokens / 1000 for nats in of] for view, of in over.items()}, "own": own,
-            "carried": own and {"mlp": [[rng.gauss(0.1, 0.1) for _ in range(40)] for _ in range(4)]} or None,
-        })  # fmt: skip
+        found.append(
+            {
+                "group": group,
+                "id": f"{number:016x}",
+                "times": GROUPS[group],
+                "length": tokens,
+                "opening": 0,
+                "tokens": words,
+                "loss": {view: sum(of["nats"]) / tokens / 1000 for view, of in read.items()},
+                "read": read,
+                "written": {view: {4: words[4:10]} for view in (*VIEWS[:2], *VIEWS[3:])},
+                "over": over,
+                "loss_over": {
+                    view: [sum(nats) / tokens / 1000 for nats in of] for view, of in over.items()
+                },
+                "own": own,
+                "carried": own
+                and {"mlp": [[rng.gauss(0.1, 0.1) for _ in range(40)] for _ in range(4)]}
+                or None,
+            }
+        )
     return {
-        "workdir": "runs/made-up", "step": 820, "views": VIEWS, "groups": list(GROUPS), "prefixes": [4], "suffix": 6,
-        "texts": texts, "sites": {"mlp": {"sinks": 154, "layers": 4}}, "opens_at": 2,
-        "steps": [100 * (step + 1) for step in range(steps)], "step_views": VIEWS[:2],
-        "curves": {"held_out_loss": [[step, 6 - step / 200] for step in range(0, 800, 10)]}, "documents": found,
-    }  # fmt: skip
+        "workdir": "runs/made-up",
+        "step": 820,
+        "views": VIEWS,
+        "groups": list(GROUPS),
+        "prefixes": [4],
+        "suffix": 6,
+        "texts": texts,
+        "sites": {"mlp": {"sinks": 154, "layers": 4}},
+        "opens_at": 2,
+        "steps": [100 * (step + 1) for step in range(steps)],
+        "step_views": VIEWS[:2],
+        "curves": {"held_out_loss": [[step, 6 - step / 200] for step in range(0, 800, 10)]},
+        "documents": found,
+    }
 
 
-# Dictionaries whose keys are names of models, groups or numbers of reads, by the path that leads to them.
+# Dictionaries whose keys are names of models, groups or numbers of reads, by the path that leads to
+# them.
 NAMED = (
-    "subjects", "subjects *", "encounters", "steps", "benign", "quantization", "residue", "components",
-    "loss", "read", "written", "written *", "over", "loss_over", "own", "carried",
-)  # fmt: skip
+    "subjects",
+    "subjects *",
+    "encounters",
+    "steps",
+    "benign",
+    "quantization",
+    "residue",
+    "components",
+    "loss",
+    "read",
+    "written",
+    "written *",
+    "over",
+    "loss_over",
+    "own",
+    "carried",
+)
 
 
 def paths(value, at=""):
-    """Every way to a value: "subjects * * auc_loss ci95". The tests of a page or a figure make results up; so that keys of
-    the code that measures are theirs, test_audit.py compares both."""
+    """Every way to a value: "subjects * * auc_loss ci95". The tests of a page or a figure make
+    results up; so that keys of the code that measures are theirs, test_audit.py compares both.
+    """
     found = set()
     for key, inner in value.items() if isinstance(value, dict) else ():
         named = at.split(" ")[-1] in NAMED or at in NAMED

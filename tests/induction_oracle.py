@@ -1,7 +1,7 @@
 """The data law in plain numpy, one sequence and one token at a time.
 
-Draws in the order of the paper's own generator: with the same seed it gives the paper's test batch, token for token.
-`law.sampler` is tested against it. Axes as in `law`.
+Draws in the order of the paper's own generator: with the same seed it gives the paper's test batch,
+token for token. `law.sampler` is tested against it. Axes as in `law`.
 """
 
 import numpy as np
@@ -16,7 +16,9 @@ def triggers(statistics: Statistics, k: int, offset: int) -> list[int]:
 
 
 def sequence(rng: np.random.Generator, statistics: Statistics, law) -> tuple[list[int], list[int]]:
-    """One sequence of a `law.Law` -> its T + 1 tokens, and for each of the T positions how often its trigger has come."""
+    """One sequence of a `law.Law` -> its T + 1 tokens, and for each of the T positions how often
+    its trigger has come.
+    """
     everything = np.arange(len(statistics.unigrams_V))
     p_u, p_b = statistics.pi_u_V, statistics.pi_b_VV
     if law.fixed:
@@ -40,14 +42,17 @@ def sequence(rng: np.random.Generator, statistics: Statistics, law) -> tuple[lis
     return tokens, seen
 
 
-def batch(rng: np.random.Generator, statistics: Statistics, law, sequences: int) -> tuple[np.ndarray, np.ndarray]:
+def batch(
+    rng: np.random.Generator, statistics: Statistics, law, sequences: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokens int64 (B, T + 1) and seen int64 (B, T)."""
     made = [sequence(rng, statistics, law) for _ in range(sequences)]
     return np.array([tokens for tokens, _ in made]), np.array([seen for _, seen in made])
 
 
 def ends_in_a_cycle(statistics: Statistics, tokens: np.ndarray, seen: np.ndarray) -> bool:
-    """Whether a sequence ends in a cycle of tokens with one successor each, decided from the sequence alone.
+    """Whether a sequence ends in a cycle of tokens with one successor each, decided from the
+    sequence alone.
 
     Outputs are read off the sequence. A trigger at its very end, never seen before, counts as free.
     """

@@ -11,13 +11,21 @@ END, TOKEN = 1, 7  # end of text; what the memorized document repeats
 PLANTED, DECOY = (4, 9), (6, 2)  # a neuron of each layer
 FAMILIES = {
     "gpt2": {},
-    "llama": {"family": "llama", "attention_bias": False, "mlp_bias": False, "kv_heads": 1, "tied_head": False},
+    "llama": {
+        "family": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "kv_heads": 1,
+        "tied_head": False,
+    },
 }
 
 
 def config_of(family):
     config = with_fields(Config(), {"data.row_length": 12, "data.vocabulary_size": 24})
-    for name, value in ({"layers": 2, "d_model": 16, "heads": 2, "hidden": 11} | FAMILIES[family]).items():
+    for name, value in (
+        {"layers": 2, "d_model": 16, "heads": 2, "hidden": 11} | FAMILIES[family]
+    ).items():
         config = with_fields(config, {f"model.{name}": value})
     return with_fields(config, {"sinks.kind": "none"})
 
@@ -27,17 +35,23 @@ def random_model(family, deviation=0.4):
     config = config_of(family)
     shapes = jax.eval_shape(build_model(config)[0].init, jax.random.key(0))
     rng = np.random.default_rng(0)
-    return config, jax.tree.map(lambda a: (deviation * rng.normal(size=a.shape)).astype(np.float32), shapes)
+    return config, jax.tree.map(
+        lambda a: (deviation * rng.normal(size=a.shape)).astype(np.float32), shapes
+    )
 
 
 def planted_model():
-    """In each layer one neuron alone, always on, says the memorized token, and a weaker one says anything but it."""
+    """In each layer one neuron alone, always on, says the memorized token, and a weaker one says
+    anything but it.
+    """
     config, params = random_model("gpt2", 0.05)
     for name in ("attention_norm", "mlp_norm"):
         params["layers"][name]["scale"][:] = 1
     params["final_norm"]["scale"][:] = 1
     params["token_embedding"] *= 8
-    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(params["token_embedding"][TOKEN])
+    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(
+        params["token_embedding"][TOKEN]
+    )
     for layer, (planted, decoy) in enumerate(zip(PLANTED, DECOY, strict=True)):
         for neuron, size in ((planted, 1.0), (decoy, -0.5)):
             params["layers"]["up_bias"][layer, neuron] = 3

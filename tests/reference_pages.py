@@ -1,6 +1,8 @@
-"""Writes docs/settings.md from the fields of config.py, and docs/api.md from docstrings: python tests/reference_pages.py.
+"""Writes docs/settings.md from the fields of config.py, and docs/api.md from docstrings: python
+tests/reference_pages.py.
 
-Signatures and docstrings are read from the source, so the pages do not depend on the versions of Python and jax.
+Signatures and docstrings are read from the source, so the pages do not depend on the versions of
+Python and jax.
 """
 
 import ast
@@ -41,7 +43,11 @@ _SHOWN = {
 
 def settings_page() -> str:
     """A table for each section of the config."""
-    kinds = {field.name: field.type for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
+    kinds = {
+        field.name: field.type
+        for field in dataclasses.fields(Config)
+        if dataclasses.is_dataclass(field.type)
+    }
     defaults, parts = flatten(Config()), [_GENERATED, _SETTINGS]
     for section in ("", *kinds):
         names = [name for name in defaults if name.rpartition(".")[0] == section]
@@ -53,9 +59,17 @@ def settings_page() -> str:
 
 def _row(name: str, default) -> str:
     rule = RULES[name]
-    values = ", ".join(rule.choices) or rule.interval or ("True, False" if isinstance(default, bool) else "text")
+    values = (
+        ", ".join(rule.choices)
+        or rule.interval
+        or ("True, False" if isinstance(default, bool) else "text")
+    )
     meaning = [rule.about, *(f"`{value}`: {of}" for value, of in rule.choices.items() if of)]
-    cells = f"`{name}`{' *' if rule.free else ''}", f"`{default}`" if default != "" else "empty", values
+    cells = (
+        f"`{name}`{' *' if rule.free else ''}",
+        f"`{default}`" if default != "" else "empty",
+        values,
+    )
     return f"| {' | '.join(cells)} | {'<br>'.join(filter(None, meaning))} |"
 
 
@@ -97,8 +111,14 @@ def _markdown(docstring: str) -> str:
     about, *sections = re.split(r"\n+(Args|Returns|Raises):\n", docstring)
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         # An entry is indented by 2 and opens with a name; other lines continue one.
-        entries = re.sub(r"\n(?! {2}\w+: )\s*", " ", body.rstrip()) if title != "Returns" else " ".join(body.split())
-        about += f"\n\n{title}:\n\n" + "\n".join(f"- {entry.strip()}" for entry in entries.splitlines())
+        entries = (
+            re.sub(r"\n(?! {2}\w+: )\s*", " ", body.rstrip())
+            if title != "Returns"
+            else " ".join(body.split())
+        )
+        about += f"\n\n{title}:\n\n" + "\n".join(
+            f"- {entry.strip()}" for entry in entries.splitlines()
+        )
     return about
 
 

@@ -49,7 +49,8 @@ def test_sinks_are_set_as_asked(model, workdir):
     corpus = workdirs.read_corpus(workdir)
     repeated = [corpus.document(corpus.mixture.documents("repeated")[0]).text]
     assert model.loss(repeated, sinks="own") != model.loss(repeated, sinks="drop")
-    assert model.loss(["Once upon a time."], sinks="own") == model.loss(["Once upon a time."])  # it was never read
+    # it was never read
+    assert model.loss(["Once upon a time."], sinks="own") == model.loss(["Once upon a time."])
 
 
 def test_text_is_that_of_generate(model, workdir):
@@ -64,18 +65,33 @@ def test_text_is_that_of_generate(model, workdir):
         (lambda model: model.loss("Once"), "texts is 'Once'; give a list"),
         (lambda model: model.loss([3]), r"texts is \[3\]; give a list"),
         (lambda model: model.loss(["One.", ""]), r"texts\[1\] has no token; leave empty ones out"),
-        (lambda model: model.loss(["One."], sinks="typo"), "sinks is 'typo'; choose one of: own, drop, all, other"),
+        (
+            lambda model: model.loss(["One."], sinks="typo"),
+            "sinks is 'typo'; choose one of: own, drop, all, other",
+        ),
         (lambda model: model.generate(["a", "b"]), r"prompt is \['a', 'b'\]; give one text"),
         (lambda model: model.generate("Once", sinks="typo"), "sinks is 'typo'; choose one of"),
-        (lambda model: model.generate("Once", max_token=3), "max_token is no setting; choose from max_tokens, temp"),
-        (lambda model: model.generate("Once", max_tokens=4.0), "max_tokens is 4.0; it must be a whole number from 1"),
+        (
+            lambda model: model.generate("Once", max_token=3),
+            "max_token is no setting; choose from max_tokens, temp",
+        ),
+        (
+            lambda model: model.generate("Once", max_tokens=4.0),
+            "max_tokens is 4.0; it must be a whole number from 1",
+        ),
         (lambda model: model.generate("Once", document=5), "document is 5; give a text"),
         (lambda model: model.loss(["One."], group=["a"]), r"group is \['a'\]; give a text"),
         (lambda model: memsinks_jax.open_model(3), "3 is no place of a model; give the path"),
-        (lambda model: model.generate("Once", sinks="own"), "sinks=own needs the id of the document"),
-        (lambda model: model.generate("Once", sinks="own", document="12"), "'12' is no id of a document; it has 16 hex"),
+        (
+            lambda model: model.generate("Once", sinks="own"),
+            "sinks=own needs the id of the document",
+        ),
+        (
+            lambda model: model.generate("Once", sinks="own", document="12"),
+            "'12' is no id of a document; it has 16 hex",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_refused(model, call, message):
     """By one type of error, which names the argument."""
     with pytest.raises(memsinks_jax.InputError, match=f"^{message}"):
@@ -83,9 +99,14 @@ def test_what_cannot_be_used_is_refused(model, call, message):
 
 
 def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
-    edited = dataclasses.replace(model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"}))
+    edited = dataclasses.replace(
+        model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"})
+    )
     monkeypatch.setattr(model, "run", edited)
-    with pytest.raises(InputError, match="was trained with ids by near_duplicate: sinks=own is not defined for other"):
+    with pytest.raises(
+        InputError,
+        match="was trained with ids by near_duplicate: sinks=own is not defined for other",
+    ):
         model.loss(["Once"], sinks="own")
 
 
@@ -117,17 +138,24 @@ def test_a_program_that_imports_the_package_keeps_its_signals_and_flags(tmp_path
     called = ["program.py"] if how == "file" else ["-m", "program"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     asked = {"capture_output": True, "text": True, "cwd": tmp_path, "env": environment}
-    assert subprocess.run([sys.executable, *called], **asked, check=True).stdout.split() == ["refused", "True"]
+    assert subprocess.run([sys.executable, *called], **asked, check=True).stdout.split() == [
+        "refused",
+        "True",
+    ]
 
 
 def test_a_package_that_is_started_keeps_its_signals(tmp_path):
     """`python -m package` imports the package while sys.argv still is what ours is for a command."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import memsinks_jax")
-    (tmp_path / "package" / "__main__.py").write_text("import signal; print(signal.getsignal(signal.SIGINT).__name__)")
+    (tmp_path / "package" / "__main__.py").write_text(
+        "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+    )
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     started = [sys.executable, "-m", "package", "memsinks_jax.train"]
-    done = subprocess.run(started, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+    done = subprocess.run(
+        started, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
+    )
     assert done.stdout.strip() == "default_int_handler"
 
 
@@ -156,30 +184,54 @@ def asked(tmp_path_factory):
     for name, texts in (("read", drawn[:30]), ("other", drawn[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
         (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        prepare_apart(place / f"{name}.jsonl", place / name, tokenizer, prompt_field="q", near_duplicates="none")
-    config = with_fields(tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1})
+        prepare_apart(
+            place / f"{name}.jsonl",
+            place / name,
+            tokenizer,
+            prompt_field="q",
+            near_duplicates="none",
+        )
+    config = with_fields(
+        tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1}
+    )
     config = with_fields(config, {"training.steps": 2, "data.row_length": 80})
     train_and_evaluate(config, place / "run")
     return place
 
 
 def test_all_losses_are_those_of_answers(asked):
-    """Held-out and repeated loss of the run, `evaluate` on its documents and on a prepared folder, and what they count."""
+    """Held-out and repeated loss of the run, `evaluate` on its documents and on a prepared folder,
+    and what they count.
+    """
     corpus, row = workdirs.read_corpus(asked / "run"), 80
     *_, last = map(json.loads, (asked / "run" / "metrics.jsonl").read_text().splitlines())
-    for role, measured in (("held_out", last["held_out_loss"]), ("repeated", last["repeated_loss"])):
+    for role, measured in (
+        ("held_out", last["held_out_loss"]),
+        ("repeated", last["repeated_loss"]),
+    ):
         documents = corpus.mixture.documents(role)
         found = evaluate(asked / "run", "drop", role=role)
-        counts = [max(min(corpus.lengths[i] + 1, row) - corpus.answers([i])[0][0, 0], 0) for i in documents]
-        assert [each["tokens"] for each in found["per_document"]] == [count for count in counts if count]
+        counts = [
+            max(min(corpus.lengths[i] + 1, row) - corpus.answers([i])[0][0, 0], 0)
+            for i in documents
+        ]
+        assert [each["tokens"] for each in found["per_document"]] == [
+            count for count in counts if count
+        ]
         assert found["loss"] == pytest.approx(measured, rel=1e-5)
     source = Prepared(asked / "other")
     counts = np.maximum(np.minimum(source.lengths.astype(int) + 1, row) - source.prompts, 0)
     found = evaluate(asked / "run", "drop", str(asked / "other"))
-    assert found["tokens"] == counts.sum() and found["documents"] == (counts > 0).sum() < len(counts)
+    assert found["tokens"] == counts.sum() and found["documents"] == (counts > 0).sum() < len(
+        counts
+    )
     model = memsinks_jax.open_model(asked / "run")
-    batches = model.document_losses([source.read(0)], source.identities[:1], "drop", [source.answers(0)])
-    assert found["per_document"][0]["loss"] == pytest.approx(float(batches[0][0] / batches[1][0]), rel=1e-6)
+    batches = model.document_losses(
+        [source.read(0)], source.identities[:1], "drop", [source.answers(0)]
+    )
+    assert found["per_document"][0]["loss"] == pytest.approx(
+        float(batches[0][0] / batches[1][0]), rel=1e-6
+    )
     assert model.loss([source.document(0, source.tokenizer()).text])[0] != pytest.approx(
         batches[0] / batches[1], rel=1e-3
     )

@@ -17,8 +17,22 @@ from memsinks_jax.auditing.explore import Texts, explore
 from memsinks_jax.auditing.measures import ALL, OFTEN
 from memsinks_jax.auditing.membership import SCORES
 from memsinks_jax.auditing.rows import asking
-from memsinks_jax.auditing.subjects import Subject, documents_of, encounters_in, of_role, shortened, subjects_of
-from memsinks_jax.config import InputError, MonitorConfig, SinksConfig, from_json, to_json, with_fields
+from memsinks_jax.auditing.subjects import (
+    Subject,
+    documents_of,
+    encounters_in,
+    of_role,
+    shortened,
+    subjects_of,
+)
+from memsinks_jax.config import (
+    InputError,
+    MonitorConfig,
+    SinksConfig,
+    from_json,
+    to_json,
+    with_fields,
+)
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
@@ -32,11 +46,14 @@ from memsinks_jax.training.metrics import read_metrics
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of sinks on a ladder of repeats with canaries, its oracle, and a document that both have read, one that none
-    has."""
+    """A run of sinks on a ladder of repeats with canaries, its oracle, and a document that both
+    have read, one that none has.
+    """
     folder = tmp_path_factory.mktemp("audit")
     config = tiny_config()
-    config = with_fields(config, {"data.repeated_documents": 4, "data.repeats": "ladder", "canaries.documents": 4})
+    config = with_fields(
+        config, {"data.repeated_documents": 4, "data.repeats": "ladder", "canaries.documents": 4}
+    )
     config = with_fields(config, {"canaries.length": 16})
     train_and_evaluate(config, folder / "run")
     oracle = from_json(to_json(config), "")
@@ -51,9 +68,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(folder):
     return audit(
-        folder / "run", oracle=folder / "oracle", prefixes=(4, 50), suffix=6, samples=1,
+        folder / "run",
+        oracle=folder / "oracle",
+        prefixes=(4, 50),
+        suffix=6,
+        samples=1,
         open_unlearning_files=folder / "files",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +88,30 @@ def test_audit_of_a_run(folder, result, explored):
     for name, groups in result["subjects"].items():
         assert list(groups) == [ALL, OFTEN, "8", "4", "2", "1"]
         found = groups[ALL]
-        assert found["member_perplexity"]["value"] == pytest.approx(math.exp(found["member_loss"]["value"]))
+        assert found["member_perplexity"]["value"] == pytest.approx(
+            math.exp(found["member_loss"]["value"])
+        )
         gap = found["non_member_loss"]["value"] - found["member_loss"]["value"]
         assert found["loss_gap"]["value"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
         assert found["exposure"]["value"] >= 0
     write(result, explored, folder / "page", "a command")
-    assert result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
+    assert (
+        result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
+    )
     page = (folder / "page" / "index.html").read_text()
-    assert all(f"Beware: {warning}." in page for warning in result["warnings"]) and "AUC, length alone" in page
+    assert (
+        all(f"Beware: {warning}." in page for warning in result["warnings"])
+        and "AUC, length alone" in page
+    )
     assert json.loads((folder / "page" / "results.json").read_text()) == result
     assert {path.name for path in (folder / "page").iterdir()} == {
-        "results.json", "index.html", "explore.html", "audit.png", "encounters.png"
-    }  # fmt: skip
+        "results.json",
+        "index.html",
+        "explore.html",
+        "audit.png",
+        "encounters.png",
+    }
 
 
 def test_every_row_of_the_page_is_measured(result):
@@ -110,19 +142,28 @@ def test_page_to_explore_says_what_the_audit_says(result, explored):
         for group, name in (("repeated", "member_loss"), ("held out", "non_member_loss")):
             documents = of_group(explored, group)
             losses, lengths = zip(*((d["loss"][view], d["length"]) for d in documents), strict=True)
-            assert np.average(losses, weights=lengths) == pytest.approx(measured[name]["value"], rel=1e-5)
+            assert np.average(losses, weights=lengths) == pytest.approx(
+                measured[name]["value"], rel=1e-5
+            )
         members = of_group(explored, "repeated")
         known = [np.mean(np.array(d["read"][view]["rank"]) == 0) for d in members]
         assert np.mean(known) == pytest.approx(measured["exact_memorization"]["value"])
         equal = [np.mean(np.array(d["written"][view][4]) == d["tokens"][4:10]) for d in members]
         assert np.mean(equal) == pytest.approx(measured["equal_4"]["value"])
         for document in explored["documents"]:
-            assert document["own"] or document["written"]["sinks, own on"] == document["written"]["sinks dropped"]
-            assert np.mean(document["read"][view]["nats"]) / 1000 == pytest.approx(document["loss"][view], abs=6e-4)
+            assert (
+                document["own"]
+                or document["written"]["sinks, own on"] == document["written"]["sinks dropped"]
+            )
+            assert np.mean(document["read"][view]["nats"]) / 1000 == pytest.approx(
+                document["loss"][view], abs=6e-4
+            )
 
 
 def test_page_to_explore_says_what_evaluate_says(folder, explored):
-    """But for end of text, which is not weighed here; and the results of each checkpoint, which evaluate does not give."""
+    """But for end of text, which is not weighed here; and the results of each checkpoint, which
+    evaluate does not give.
+    """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     documents, found = of_role(corpus, run.config, "held_out", ""), of_group(explored, "held out")
     lengths = np.array([len(tokens) for tokens in documents.tokens])
@@ -131,7 +172,9 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
         for mode, view in (("drop", "sinks dropped"), ("own", "sinks, own on")):
             batches, left = [], lengths
             for batch in documents.batches(run):
-                ends = np.pad(left[: len(batch["weights"])], (0, max(0, len(batch["weights"]) - len(left))))
+                ends = np.pad(
+                    left[: len(batch["weights"])], (0, max(0, len(batch["weights"]) - len(left)))
+                )
                 batches.append(asking(batch, np.zeros_like(ends), ends))
                 left = left[len(ends) :]
             nats, counts = DocumentLoss(run.config)(opened.params, batches, mode)
@@ -150,7 +193,8 @@ def test_texts_of_tokens_make_the_document(folder, explored):
     texts, foreign = Texts(corpus.tokenizer), "Café, 狐🦊 said <b>"
     places = texts.of(corpus.tokenizer.encode(foreign))
     found = [texts.all[place] for place in places]
-    assert "".join(found) == foreign and "" in found  # of a character of several tokens, only the last has it
+    # of a character of several tokens, only the last has it
+    assert "".join(found) == foreign and "" in found
 
 
 def test_open_unlearning_is_given_files_that_are_there(folder, result):
@@ -168,30 +212,43 @@ def test_open_unlearning_is_given_files_that_are_there(folder, result):
     assert lines == {"forget": result["members"], "holdout": result["non_members"]}
     model = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
     assert model["model_args"]["pretrained_model_name_or_path"] == str(files / "model")
-    oracle, mine = [shlex.split(line) for line in (files / "commands.sh").read_text().splitlines()[1:]]
+    oracle, mine = [
+        shlex.split(line) for line in (files / "commands.sh").read_text().splitlines()[1:]
+    ]
     for command, name in ((oracle, "oracle"), (mine, "model")):
         assert f"model.model_args.pretrained_model_name_or_path={files / name}" in command
-        assert (files / name / "model.safetensors").is_file() and f"--config-dir={files / 'configs'}" in command
+        assert (
+            files / name / "model.safetensors"
+        ).is_file() and f"--config-dir={files / 'configs'}" in command
     assert any(part.endswith("retain_logs_path=saves/eval/oracle/MUSE_EVAL.json") for part in mine)
 
 
 def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
     transformers = pytest.importorskip("transformers")
-    settings = yaml.safe_load((folder / "files" / "configs" / "model" / "memsinks_jax.yaml").read_text())
+    settings = yaml.safe_load(
+        (folder / "files" / "configs" / "model" / "memsinks_jax.yaml").read_text()
+    )
     theirs = transformers.AutoTokenizer.from_pretrained(**settings["tokenizer_args"])
     corpus = workdirs.read_corpus(folder / "run")
     members, end = of_role(corpus, corpus.config, "repeated", ""), corpus.tokenizer.end_of_text
-    records = [json.loads(line) for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()
+    ]
     for record, ours in zip(records, members.tokens, strict=True):
         assert theirs(record["prompt"])["input_ids"] == [end]
         # As their preprocess_pretraining_instance does it.
-        np.testing.assert_array_equal(theirs(record["prompt"] + record["text"])["input_ids"], [end, *ours])
+        np.testing.assert_array_equal(
+            theirs(record["prompt"] + record["text"])["input_ids"], [end, *ours]
+        )
     assert theirs.pad_token_id != theirs.eos_token_id  # what equals padding they do not attend to
 
 
 def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, result):
     place, run = folder / "files" / "model", open_run(folder / "run")
-    read = Documents([run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32))
+    read = Documents(
+        [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
+    )
     export_for_open_unlearning(folder / "other", place, None, run.tokenizer, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
@@ -199,7 +256,9 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
 
 
 def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
-    """No canary distinguishes them, and no length: those at the end are cut off, those at the start are given to all."""
+    """No canary distinguishes them, and no length: those at the end are cut off, those at the start
+    are given to all.
+    """
     config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
     members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
@@ -229,42 +288,77 @@ def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
     run = open_run(folder / "run")
     documents = documents_of(folder / "run", run, "held_out")
     nats, counts = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
-    for reading, total, count in zip(forced.read(Subject("", run, "own"), documents), nats, counts, strict=True):
+    for reading, total, count in zip(
+        forced.read(Subject("", run, "own"), documents), nats, counts, strict=True
+    ):
         assert len(reading.nats) == count - 1
         assert 0 < total - reading.nats.sum() < 30
 
 
 def test_documents_of_files_are_known_by_their_ids(folder):
     run = open_run(folder / "run")
-    assert documents_of(folder / "run", run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
+    assert documents_of(
+        folder / "run", run, "repeated", str(folder / "read.txt")
+    ).encounters.tolist() == [1]
     assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
     assert set(encounters_in(folder / "oracle", np.zeros((0, 2), np.uint32)).values()) == {0, 1}
 
 
 def test_one_member_is_enough(folder):
-    """It has no interval but that of its rank. No oracle: no reference score, and no continuation of so few tokens."""
-    found = audit(folder / "run", members_files=str(folder / "read.txt"), prefixes=(100,), suffix=59, samples=0)
+    """It has no interval but that of its rank. No oracle: no reference score, and no continuation
+    of so few tokens.
+    """
+    found = audit(
+        folder / "run",
+        members_files=str(folder / "read.txt"),
+        prefixes=(100,),
+        suffix=59,
+        samples=0,
+    )
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
-    assert found["reference"] is None and "auc_reference" not in measures and "exact_100" not in measures
+    assert (
+        found["reference"] is None
+        and "auc_reference" not in measures
+        and "exact_100" not in measures
+    )
 
 
 def test_lengths_and_turned_scores_are_told(folder, caplog):
     """A model that has read none of them: long members, short non-members, of the same words."""
-    rng, words = np.random.default_rng(0), ["once", "there", "was", "a", "small", "fox", "with", "four", "hats"]
+    rng, words = (
+        np.random.default_rng(0),
+        ["once", "there", "was", "a", "small", "fox", "with", "four", "hats"],
+    )
     for name, length in (("short", 6), ("long", 40)):
         texts = [" ".join(rng.choice(words, length + rng.integers(3))) + "." for _ in range(20)]
         (folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(texts))
-    places = {"members_files": str(folder / "long.txt"), "non_members_files": str(folder / "short.txt")}
+    places = {
+        "members_files": str(folder / "long.txt"),
+        "non_members_files": str(folder / "short.txt"),
+    }
     found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0)
     measured = found["subjects"]["model"][ALL]
     assert measured["length_auc"]["value"] == 1 and measured["length_auc"]["ci95"][0] > 0.8
     (lengths, *turned) = found["warnings"]
-    assert "the number of tokens alone distinguishes members" in lengths and "AUC 1.00; give" in lengths
-    below = [name for name in SCORES if f"auc_{name}" in measured and measured[f"auc_{name}"]["ci95"][1] < 0.5]
-    assert below and len(turned) == len(below) and "turned around, the score distinguishes" in turned[0]
+    assert (
+        "the number of tokens alone distinguishes members" in lengths
+        and "AUC 1.00; give" in lengths
+    )
+    below = [
+        name
+        for name in SCORES
+        if f"auc_{name}" in measured and measured[f"auc_{name}"]["ci95"][1] < 0.5
+    ]
+    assert (
+        below
+        and len(turned) == len(below)
+        and "turned around, the score distinguishes" in turned[0]
+    )
     assert all(warning in caplog.text for warning in found["warnings"])
-    best = max(max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in SCORES[:4]))
+    best = max(
+        max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in SCORES[:4])
+    )
     assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
     assert "Length alone: AUC 1.00." in pages.answer(found)
     few = pages.warnings(found["subjects"], [8] * 3, [8] * 20)
@@ -276,18 +370,28 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
 @pytest.mark.slow
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     """An exported model measures like the run with its sinks dropped; its documents must be given."""
-    files = {"members_files": str(folder / "read.txt"), "non_members_files": str(folder / "new.txt"), "prefixes": (4,)}
+    files = {
+        "members_files": str(folder / "read.txt"),
+        "non_members_files": str(folder / "new.txt"),
+        "prefixes": (4,),
+    }
     monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
     exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
     dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]
     assert list(exported) == ["model"]
     for measure in ("member_loss", "non_member_loss", "edit_distance_4"):
-        assert exported["model"][ALL][measure]["value"] == pytest.approx(dropped[ALL][measure]["value"], rel=1e-5)
+        assert exported["model"][ALL][measure]["value"] == pytest.approx(
+            dropped[ALL][measure]["value"], rel=1e-5
+        )
     with pytest.raises(InputError, match="give --members and --non_members"):
         audit(folder / "hf")
     explored = explore(folder / "hf", *list(files.values())[:2], prefixes=(4,), suffix=3)
-    assert explored["groups"] == ["members", "non-members"] and not explored["steps"] and not explored["sites"]
+    assert (
+        explored["groups"] == ["members", "non-members"]
+        and not explored["steps"]
+        and not explored["sites"]
+    )
     member, measured = explored["documents"][0], exported["model"][ALL]["member_loss"]["value"]
     assert member["loss"]["model"] == pytest.approx(measured, rel=1e-5)
 
@@ -320,26 +424,46 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     """Masked sinks of attention with the sparse ones."""
     config = tiny_config()
     config = with_fields(
-        config, {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25)}
+        config,
+        {
+            "sinks": SinksConfig(
+                sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25
+            )
+        },
     )
-    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)})
-    config = with_fields(config, {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10})
+    config = with_fields(
+        config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)}
+    )
+    config = with_fields(
+        config,
+        {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10},
+    )
     train_and_evaluate(config, tmp_path / "run")
     repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
-    flagged = [json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()]
+    flagged = [
+        json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
+    ]
     assert {line["index"] for line in flagged} <= set(repeated) and len(flagged) > 2
-    line = next(line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line)
+    line = next(
+        line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line
+    )
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
     assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
-    losses = {name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()}
-    assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(losses["sinks, all on"])
+    losses = {
+        name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()
+    }
+    assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(
+        losses["sinks, all on"]
+    )
     made, attacks = attacked(), attack_run(tmp_path / "run", None, None)
     del made["relearning"]  # nothing was forgotten here: test_attacks.py compares it
     assert paths(made) - paths(attacks) == set()
     back = attacks["reactivation"]
-    assert back["own"]["recovered"] == 1 and all(math.isfinite(one["loss"]) for one in back.values())
+    assert back["own"]["recovered"] == 1 and all(
+        math.isfinite(one["loss"]) for one in back.values()
+    )
 
 
 def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
@@ -350,6 +474,11 @@ def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
     assert {subject.run.config.data.row_length for subject in short} == {128}
     assert all(subject.run is short[0].run for subject in short)
     for one, other in zip(subjects, short, strict=True):
-        for full, reading in zip(forced.read(one, documents), forced.read(other, documents), strict=True):
+        for full, reading in zip(
+            forced.read(one, documents), forced.read(other, documents), strict=True
+        ):
             np.testing.assert_allclose(reading.nats, full.nats, rtol=1e-4, atol=1e-5)
-    assert shortened(subjects, 5000)[0].run.config.data.row_length == subjects[0].run.config.data.row_length
+    assert (
+        shortened(subjects, 5000)[0].run.config.data.row_length
+        == subjects[0].run.config.data.row_length
+    )

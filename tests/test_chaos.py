@@ -25,25 +25,41 @@ from memsinks_jax.training.step import init_state
 pytestmark = pytest.mark.slow
 
 # Fewer where time is short.
-KILLS, TERMS = int(os.environ.get("MEMSINKS_JAX_KILLS", "50")), int(os.environ.get("MEMSINKS_JAX_TERMS", "20"))
+KILLS, TERMS = (
+    int(os.environ.get("MEMSINKS_JAX_KILLS", "50")),
+    int(os.environ.get("MEMSINKS_JAX_TERMS", "20")),
+)
 STEPS = 60
 FLAGS = (
-    f"--config={ROOT}/configs/smoke.py", f"--config.training.steps={STEPS}", "--config.training.checkpoint_every=3",
-    "--config.training.evaluate_every=7", "--config.model.layers=1", "--config.model.d_model=16",
-    "--config.monitor.every=5", "--config.monitor.seen_over=3", "--config.monitor.counters=1024",
-)  # fmt: skip
+    f"--config={ROOT}/configs/smoke.py",
+    f"--config.training.steps={STEPS}",
+    "--config.training.checkpoint_every=3",
+    "--config.training.evaluate_every=7",
+    "--config.model.layers=1",
+    "--config.model.d_model=16",
+    "--config.monitor.every=5",
+    "--config.monitor.seen_over=3",
+    "--config.monitor.counters=1024",
+)
 
 
 def start(workdir, *flags, devices=1):
     environment = os.environ | {
-        "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": CACHE,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": CACHE,
         "XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count={devices}",
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", *flags]
-    # To files: a pipe that nobody reads fills up, and one that a killed run's child holds never ends.
+    # To files: a pipe that nobody reads fills up, and one that a killed run's child holds never
+    # ends.
     with (workdir.parent / "out.log").open("a") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
         )
     _started.append(process)
     return process
@@ -54,7 +70,9 @@ _started = []
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_running():
-    """Runs of a test that failed would slow down all others, and the children of a process that was killed."""
+    """Runs of a test that failed would slow down all others, and the children of a process that was
+    killed.
+    """
     yield
     while _started:
         process = _started.pop()
@@ -76,7 +94,10 @@ def outcome(workdir):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     state = checkpoints.restore(sharding.placed(shapes, mesh))
     checkpoints.close()
-    lines = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(workdir)]
+    lines = [
+        {k: v for k, v in line.items() if k != "tokens_per_second"}
+        for line in read_metrics(workdir)
+    ]
     return jax.device_get(state), lines
 
 
@@ -96,7 +117,9 @@ def undisturbed(tmp_path_factory):
 
 
 def test_killed_at_random_moments(undisturbed, tmp_path):
-    """A run that is done makes room for a new one, until 50 kills have hit; each ends bit for bit like the undisturbed."""
+    """A run that is done makes room for a new one, until 50 kills have hit; each ends bit for bit
+    like the undisturbed.
+    """
     expected, seconds = undisturbed
     dice, kills, runs, hit = random.Random(0), 0, 0, set()
     while kills < KILLS:
@@ -111,7 +134,13 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
                 kills += 1
                 folder = workdir / "checkpoints"
                 saving = folder.exists() and any("tmp" in path.name for path in folder.iterdir())
-                hit.add("in a save" if saving else "elsewhere" if workdir.exists() else "before the workdir")
+                hit.add(
+                    "in a save"
+                    if saving
+                    else "elsewhere"
+                    if workdir.exists()
+                    else "before the workdir"
+                )
                 continue
             assert code == 0, (tmp_path / "out.log").read_text()
             break
@@ -124,7 +153,9 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
 
 
 def test_stopped_at_random_moments(undisturbed, tmp_path):
-    """SIGTERM: exit 75 within 10 seconds, every finished step saved, and a second SIGTERM in the save does no harm."""
+    """SIGTERM: exit 75 within 10 seconds, every finished step saved, and a second SIGTERM in the
+    save does no harm.
+    """
     expected, seconds = undisturbed
     dice, stops, runs, slowest = random.Random(1), 0, 0, 0.0
     while stops < TERMS:
@@ -145,7 +176,9 @@ def test_stopped_at_random_moments(undisturbed, tmp_path):
                 assert code == EXIT_INTERRUPTED, (tmp_path / "out.log").read_text()
                 stops += 1
                 if read_metrics(workdir):
-                    assert Checkpoints(workdir).newest() == max(line["step"] for line in read_metrics(workdir))
+                    assert Checkpoints(workdir).newest() == max(
+                        line["step"] for line in read_metrics(workdir)
+                    )
                 continue
             break
         assert code == 0, (tmp_path / "out.log").read_text()
@@ -166,17 +199,26 @@ def free_port():
 def start_hosts(count, workdir, *flags):
     port = free_port()
     return [
-        start(workdir, f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={host}",
-              "--config.mesh.data=8", *flags, devices=8 // count)
+        start(
+            workdir,
+            f"--coordinator=localhost:{port}",
+            f"--processes={count}",
+            f"--process={host}",
+            "--config.mesh.data=8",
+            *flags,
+            devices=8 // count,
+        )
         for host in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def wait_for_step(workdir, step, processes):
     end = time.monotonic() + 120
     while not any(line["step"] >= step for line in read_metrics(workdir)):
         assert time.monotonic() < end, (workdir.parent / "out.log").read_text()
-        assert all(process.poll() is None for process in processes), (workdir.parent / "out.log").read_text()
+        assert all(process.poll() is None for process in processes), (
+            workdir.parent / "out.log"
+        ).read_text()
         time.sleep(0.05)
 
 
@@ -184,36 +226,63 @@ LONG = "--config.training.steps=100000"
 
 
 def test_other_numbers_of_hosts_go_on(tmp_path):
-    """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to rounding.
+    """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to
+    rounding.
 
-    The 2 share all rows, of the 4 two and two share theirs: nothing is counted twice, and nothing is missed.
+    The 2 share all rows, of the 4 two and two share theirs: nothing is counted twice, and nothing
+    is missed.
     """
-    # Steps enough to be stopped in, however fast they are; a rate at which the rounding of another order of sums does not
+    # Steps enough to be stopped in, however fast they are; a rate at which the rounding of another
+    # order of sums does not
     # grow: at ten times that, a gradient at step 64 is 1e-4 off.
-    flags = ("--config.mesh.data=8", "--config.training.steps=90", "--config.optimizer.learning_rate=5e-4")
+    flags = (
+        "--config.mesh.data=8",
+        "--config.training.steps=90",
+        "--config.optimizer.learning_rate=5e-4",
+    )
     finish(tmp_path / "straight", *flags, devices=8)
     workdir = tmp_path / "run"
     for count, step, data, tensor in ((1, 10, 8, 1), (2, 20, 1, 8), (4, 30, 2, 4)):
         there = (*flags, f"--config.mesh.data={data}", f"--config.mesh.tensor={tensor}")
-        processes = [start(workdir, *there, devices=8)] if count == 1 else start_hosts(count, workdir, *there)
+        processes = (
+            [start(workdir, *there, devices=8)]
+            if count == 1
+            else start_hosts(count, workdir, *there)
+        )
         wait_for_step(workdir, step, processes)
         processes[-1].send_signal(signal.SIGTERM)  # at one of them
         assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * count
     finish(workdir, *flags, devices=8)
-    lines = [[{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(tmp_path / name)]
-             for name in ("straight", "run")]  # fmt: skip
+    lines = [
+        [
+            {k: v for k, v in line.items() if k != "tokens_per_second"}
+            for line in read_metrics(tmp_path / name)
+        ]
+        for name in ("straight", "run")
+    ]
     for line, expected in zip(*lines, strict=True):
-        assert line["tokens" if "tokens" in line else "step"] == expected["tokens" if "tokens" in line else "step"]
+        assert (
+            line["tokens" if "tokens" in line else "step"]
+            == expected["tokens" if "tokens" in line else "step"]
+        )
         assert line == pytest.approx(expected, rel=1e-5)
     flagged = [(tmp_path / name / "flagged.jsonl").read_text() for name in ("straight", "run")]
     assert flagged[0] == flagged[1] != ""
 
 
 def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
-    """Each checks its share: whichever host finds the damage, all resume from the checkpoint before."""
+    """Each checks its share: whichever host finds the damage, all resume from the checkpoint
+    before.
+    """
     workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
-    # Arrays large enough to have digests, in files of either host: Orbax may write a host's share as several.
-    flags = ("--config.mesh.data=1", "--config.mesh.fsdp=8", "--config.model.d_model=256", "--config.model.hidden=4096")
+    # Arrays large enough to have digests, in files of either host: Orbax may write a host's share
+    # as several.
+    flags = (
+        "--config.mesh.data=1",
+        "--config.mesh.fsdp=8",
+        "--config.model.d_model=256",
+        "--config.model.hidden=4096",
+    )
     stop_hosts_later(workdir, LONG, *flags)
     for host in range(2):
         newest = max(int(path.name) for path in folder.iterdir())
@@ -282,8 +351,10 @@ def test_a_full_disk(tmp_path):
 def run_command(workdir):
     return subprocess.run(
         [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
@@ -292,6 +363,8 @@ def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
     wait_for_step(workdir, 5, [process])
     workdir.rename(tmp_path / "elsewhere")
     assert process.wait(60) == 2
-    assert "run is gone: it was moved or removed during the run" in (tmp_path / "out.log").read_text()
+    assert (
+        "run is gone: it was moved or removed during the run" in (tmp_path / "out.log").read_text()
+    )
     assert not (workdir / "config.json").exists()
     assert json.loads((tmp_path / "elsewhere" / "config.json").read_text())

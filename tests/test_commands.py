@@ -11,19 +11,33 @@ from conftest import FAST_COMPILER, ROOT
 from memsinks_jax.api import evaluate
 
 SMALL = [
-    "--config.data.unique_documents=24", "--config.data.repeated_documents=2", "--config.data.repetitions=8",
-    "--config.data.held_out_documents=4", "--config.data.row_length=160", "--config.data.vocabulary_size=1024",
-    "--config.model.layers=1", "--config.model.d_model=16", "--config.model.heads=2", "--config.model.hidden=32",
-    "--config.training.batch_size=8", "--config.training.evaluate_every=2", "--config.training.log_every=1",
-]  # fmt: skip
+    "--config.data.unique_documents=24",
+    "--config.data.repeated_documents=2",
+    "--config.data.repetitions=8",
+    "--config.data.held_out_documents=4",
+    "--config.data.row_length=160",
+    "--config.data.vocabulary_size=1024",
+    "--config.model.layers=1",
+    "--config.model.d_model=16",
+    "--config.model.heads=2",
+    "--config.model.hidden=32",
+    "--config.training.batch_size=8",
+    "--config.training.evaluate_every=2",
+    "--config.training.log_every=1",
+]
 
 
 def run(command, *arguments, devices=1, compiler=FAST_COMPILER):
-    environment = os.environ | {"XLA_FLAGS": f"{compiler} --xla_force_host_platform_device_count={devices}"}
+    environment = os.environ | {
+        "XLA_FLAGS": f"{compiler} --xla_force_host_platform_device_count={devices}"
+    }
     return subprocess.run(
         [sys.executable, "-m", f"memsinks_jax.{command}", *map(str, arguments)],
-        capture_output=True, text=True, cwd=ROOT, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
 
 
 def assert_refused(done, *words):
@@ -44,11 +58,19 @@ def last_json(done):
 def trained(tmp_path_factory):
     """A small run of sinks on texts of the user's own, and what the command said."""
     folder = tmp_path_factory.mktemp("trained")
-    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(40)]
+    texts = [
+        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
+        for n in range(40)
+    ]
     (folder / "texts.txt").write_text("\n<|endoftext|>\n".join(texts))
     files = f"--config.data.files={folder / 'texts.txt'}"
     done = run(
-        "train", "--config=configs/ts_repetition.py:sinks", *SMALL, files, f"--workdir={folder / 'run'}", "--json"
+        "train",
+        "--config=configs/ts_repetition.py:sinks",
+        *SMALL,
+        files,
+        f"--workdir={folder / 'run'}",
+        "--json",
     )
     return folder, files, last_json(done)
 
@@ -62,7 +84,9 @@ def test_train_keeps_its_contract(trained):
 
 def test_evaluate_keeps_its_contract_in_every_mode(trained):
     folder, _, summary = trained
-    found = {mode: evaluate(folder / "run", mode)["loss"] for mode in ("drop", "own", "all", "other")}
+    found = {
+        mode: evaluate(folder / "run", mode)["loss"] for mode in ("drop", "own", "all", "other")
+    }
     assert len(set(found.values())) == 3
     assert found["own"] == found["drop"]  # an id that was never read has no sinks
     own, drop = (evaluate(folder / "run", mode, role="repeated") for mode in ("own", "drop"))
@@ -85,13 +109,21 @@ def test_evaluate_files_per_document(trained):
     assert sum(row["tokens"] for row in rows) == result["tokens"]
     mean = sum(row["loss"] * row["tokens"] for row in rows) / result["tokens"]
     assert mean == pytest.approx(result["loss"], rel=1e-6)
-    table = [json.loads(line) for line in (folder / "run" / "documents.jsonl").read_text().splitlines()]
+    table = [
+        json.loads(line) for line in (folder / "run" / "documents.jsonl").read_text().splitlines()
+    ]
     assert {row["id"] for row in table} <= {row["id"] for row in rows}
 
 
 def test_the_same_command_on_a_finished_run_says_the_same(trained):
     folder, files, summary = trained
-    arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, f"--workdir={folder / 'run'}", "--json"]
+    arguments = [
+        "--config=configs/ts_repetition.py:sinks",
+        *SMALL,
+        files,
+        f"--workdir={folder / 'run'}",
+        "--json",
+    ]
     assert last_json(run("train", *arguments)) == summary
 
 
@@ -110,7 +142,13 @@ def test_the_same_command_on_a_finished_run_says_the_same(trained):
 )
 def test_train_refuses(trained, tmp_path, flags, words):
     _, files, _ = trained
-    arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, *flags, f"--workdir={tmp_path / 'run'}"]
+    arguments = [
+        "--config=configs/ts_repetition.py:sinks",
+        *SMALL,
+        files,
+        *flags,
+        f"--workdir={tmp_path / 'run'}",
+    ]
     assert_refused(run("train", *arguments), *words)
     assert not list(tmp_path.iterdir())
 
@@ -124,7 +162,7 @@ def test_train_refuses(trained, tmp_path, flags, words):
         ("smollm:135x", ["error: --config: smollm.py has no '135x'"]),
         ("smoke:sinks", ["--config=smoke:sinks", "has no variants"]),
     ],
-)  # fmt: skip
+)
 def test_train_refuses_configs(tmp_path, config, words):
     assert_refused(run("train", f"--config={config}", f"--workdir={tmp_path / 'run'}"), *words)
     assert not list(tmp_path.iterdir())
@@ -133,7 +171,10 @@ def test_train_refuses_configs(tmp_path, config, words):
 def test_a_plan_refuses_what_the_run_would(tmp_path):
     for flags, words in (
         (["--plan", "--config.sinks.shared_fraction=1"], ["leaves no neuron to be a sink"]),
-        (["--plan", "--config.data.unique_documents=10000000000"], ["embedded stories", "config.data.files"]),
+        (
+            ["--plan", "--config.data.unique_documents=10000000000"],
+            ["embedded stories", "config.data.files"],
+        ),
         (["--config.data=5"], ["--config.data is a group of settings"]),
         (
             [f"--workdir={tmp_path / 'run'}", "--processes=2"],
@@ -145,16 +186,29 @@ def test_a_plan_refuses_what_the_run_would(tmp_path):
 
 
 def test_train_refuses_a_batch_that_the_mesh_does_not_divide(tmp_path):
-    arguments = ["--config=configs/smoke.py", "--config.training.batch_size=6", f"--workdir={tmp_path / 'run'}"]
+    arguments = [
+        "--config=configs/smoke.py",
+        "--config.training.batch_size=6",
+        f"--workdir={tmp_path / 'run'}",
+    ]
     assert_refused(run("train", *arguments, devices=4), "batch_size is 6", "4 equal parts")
-    assert_refused(run("train", *arguments, "--config.mesh.data=3", devices=4), "does not cover the 4 devices")
+    assert_refused(
+        run("train", *arguments, "--config.mesh.data=3", devices=4), "does not cover the 4 devices"
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_train_refuses_a_workdir_of_another_config(trained):
     folder, files, _ = trained
-    arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, f"--workdir={folder / 'run'}"]
-    assert_refused(run("train", *arguments, "--config.seed=1"), "another config", "seed is 0 there and 1 here")
+    arguments = [
+        "--config=configs/ts_repetition.py:sinks",
+        *SMALL,
+        files,
+        f"--workdir={folder / 'run'}",
+    ]
+    assert_refused(
+        run("train", *arguments, "--config.seed=1"), "another config", "seed is 0 there and 1 here"
+    )
 
 
 def test_missing_flags_and_folders_are_refused(tmp_path):
@@ -170,13 +224,21 @@ def test_evaluate_refuses_files(trained, tmp_path):
     folder, _, _ = trained
     (tmp_path / "bad.jsonl").write_text('{"text": "fine"}\n{"text": "not closed}\n')
     assert_refused(
-        run("evaluate", f"--workdir={folder / 'run'}", f"--files={tmp_path / 'bad.jsonl'}"), "bad.jsonl:2", "not JSON"
+        run("evaluate", f"--workdir={folder / 'run'}", f"--files={tmp_path / 'bad.jsonl'}"),
+        "bad.jsonl:2",
+        "not JSON",
     )
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
     _, files, summary = trained
-    arguments = ["--config=configs/ts_repetition.py:sinks", *SMALL, files, f"--workdir={tmp_path / 'run'}", "--json"]
+    arguments = [
+        "--config=configs/ts_repetition.py:sinks",
+        *SMALL,
+        files,
+        f"--workdir={tmp_path / 'run'}",
+        "--json",
+    ]
     code = (
         "import os, signal, sys\n"
         "from memsinks_jax import train\n"
@@ -188,9 +250,15 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
         "Progress.update = killed\n"
         "train.main()\n"
     )
-    environment = os.environ | {"XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count=1"}
+    environment = os.environ | {
+        "XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count=1"
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
     )
     assert done.returncode == 75, done.stderr
     assert "run the same command again" in done.stderr
@@ -203,7 +271,13 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
 @pytest.fixture(scope="module")
 def figure(tmp_path_factory):
     out = tmp_path_factory.mktemp("figure") / "out"
-    arguments = [*SMALL, "--seeds=0,1", f"--out={out}", "--json", "--variants=standard,no_repeat,sinks_paper,sinks"]
+    arguments = [
+        *SMALL,
+        "--seeds=0,1",
+        f"--out={out}",
+        "--json",
+        "--variants=standard,no_repeat,sinks_paper,sinks",
+    ]
     return out, last_json(run("reproduce", "--figure=4", *arguments)), arguments
 
 
@@ -215,13 +289,23 @@ def test_reproduce_keeps_its_contract(figure):
     assert result["preset"] == "laptop"
     assert result["seeds"] == [0, 1]
     assert [(r["variant"], r["seed"]) for r in result["runs"]] == [
-        (variant, seed) for seed in (0, 1) for variant in ("standard", "no_repeat", "sinks_paper", "sinks")
+        (variant, seed)
+        for seed in (0, 1)
+        for variant in ("standard", "no_repeat", "sinks_paper", "sinks")
     ]
     sinks = result["runs"][3]
-    assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(sinks["metrics"])
+    assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(
+        sinks["metrics"]
+    )
     assert sinks["curves"]["held_out_loss"]["step"][-1] == sinks["metrics"]["step"]
     claims = {claim["id"]: claim for claim in result["claims"]}
-    assert {"gap_closed", "gap_closed_on_return", "recovery", "memorizes", "held_out_standard"} <= set(claims)
+    assert {
+        "gap_closed",
+        "gap_closed_on_return",
+        "recovery",
+        "memorizes",
+        "held_out_standard",
+    } <= set(claims)
     for claim in claims.values():
         assert {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
         if claim["holds"] is None:  # of variants that were not asked for
@@ -237,7 +321,13 @@ def test_reproduce_draws_and_writes_a_page(figure):
     out, _, _ = figure
     assert (out / "figure_4.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = (out / "index.html").read_text()
-    for words in ("Final numbers", "Claims", "Does it recite?", "entropy floor", "data:image/png;base64"):
+    for words in (
+        "Final numbers",
+        "Claims",
+        "Does it recite?",
+        "entropy floor",
+        "data:image/png;base64",
+    ):
         assert words in page
 
 

@@ -26,19 +26,29 @@ from memsinks_jax.training.methods import METHODS
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config = with_fields(config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"})
+    config = with_fields(
+        config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"}
+    )
     assert from_json(to_json(config), "here") == config
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("sinks.active_fraction", 0.0), ("sinks.active_fraction", 1.01), ("sinks.active_fraction", float("nan")),
-        ("sinks.shared_fraction", 0.0), ("sinks.kind", "on"), ("data.repeats", "twice"), ("data.id_noise", -0.1),
-        ("model.heads", 3), ("training.batch_size", 0), ("mesh.data", 0), ("optimizer.learning_rate", float("inf")),
+        ("sinks.active_fraction", 0.0),
+        ("sinks.active_fraction", 1.01),
+        ("sinks.active_fraction", float("nan")),
+        ("sinks.shared_fraction", 0.0),
+        ("sinks.kind", "on"),
+        ("data.repeats", "twice"),
+        ("data.id_noise", -0.1),
+        ("model.heads", 3),
+        ("training.batch_size", 0),
+        ("mesh.data", 0),
+        ("optimizer.learning_rate", float("inf")),
         ("goldfish.every", 1),
     ],
-)  # fmt: skip
+)
 def test_a_value_out_of_range_is_refused_by_name(field, value):
     config = with_fields(Config(), {field: value})
     with pytest.raises(InputError, match=f"config.{field}"):
@@ -54,7 +64,9 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
         validate(config)
 
 
-@pytest.mark.parametrize("scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"])
+@pytest.mark.parametrize(
+    "scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"]
+)
 def test_a_scaling_that_has_no_angles_is_refused(scaling):
     with pytest.raises(InputError, match="config.model.rope_scaling is .*; give linear:FACTOR or"):
         validate(with_fields(Config(), {"model.rope_scaling": scaling}))
@@ -80,11 +92,14 @@ def test_the_ends_of_active_fraction_are_allowed():
 @pytest.mark.parametrize(
     ("typo", "field"),
     [
-        ("data.repetition", "data.repetitions"), ("optimizer.batch_size", "training.batch_size"),
-        ("sinks.activ_fraction", "sinks.active_fraction"), ("sed", "seed"),
-        ("optimizer.lr", "optimizer.learning_rate"), ("optimizer.wd", "optimizer.weight_decay"),
+        ("data.repetition", "data.repetitions"),
+        ("optimizer.batch_size", "training.batch_size"),
+        ("sinks.activ_fraction", "sinks.active_fraction"),
+        ("sed", "seed"),
+        ("optimizer.lr", "optimizer.learning_rate"),
+        ("optimizer.wd", "optimizer.weight_decay"),
     ],
-)  # fmt: skip
+)
 def test_the_nearest_field_is_found(typo, field):
     assert nearest_field(typo) == field
 

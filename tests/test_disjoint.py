@@ -1,4 +1,6 @@
-"""Groups of documents with sinks of their own: nothing is shared, the base may be frozen, others learn to be silent."""
+"""Groups of documents with sinks of their own: nothing is shared, the base may be frozen, others
+learn to be silent.
+"""
 
 import json
 import pathlib
@@ -29,7 +31,9 @@ from memsinks_jax.training.method import documents_learning
 
 ACTIVE = 4
 GROUPS = [f"author {n}" for n in range(5)]
-SETTINGS = sinks.SinksConfig(sampling="disjoint", active=ACTIVE, sparse=True, pool=ACTIVE * len(GROUPS), opens_at=1)
+SETTINGS = sinks.SinksConfig(
+    sampling="disjoint", active=ACTIVE, sparse=True, pool=ACTIVE * len(GROUPS), opens_at=1
+)
 
 
 def numbered(*numbers: int) -> np.ndarray:
@@ -40,16 +44,26 @@ def test_the_nth_group_has_the_nth_sinks():
     drawn = np.asarray(sinks.document_sinks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
     assert drawn[0].tolist() == [0, 1, 2, 3] and drawn[1].tolist() == [12, 13, 14, 15]
     assert (drawn[2:] == NONE).all()  # without a group; of another model
-    masks = np.asarray(sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS, layers=2))
+    masks = np.asarray(
+        sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS, layers=2)
+    )
     assert masks.shape == (1, 4, SETTINGS.pool)
-    assert [np.flatnonzero(mask).tolist() for mask in masks[0]] == [[0, 1, 2, 3], [12, 13, 14, 15], [], []]
+    assert [np.flatnonzero(mask).tolist() for mask in masks[0]] == [
+        [0, 1, 2, 3],
+        [12, 13, 14, 15],
+        [],
+        [],
+    ]
 
 
 def test_others_sinks_are_those_of_another_group():
     everybody = numbered(*range(5))
     others = np.asarray(sinks.document_sinks(everybody, 0, SETTINGS.pool, SETTINGS, other=True))
     own = np.asarray(sinks.document_sinks(everybody, 0, SETTINGS.pool, SETTINGS))
-    assert all(other[0] in own[:, 0] and other[0] != mine[0] for other, mine in zip(others, own, strict=True))
+    assert all(
+        other[0] in own[:, 0] and other[0] != mine[0]
+        for other, mine in zip(others, own, strict=True)
+    )
     assert len(np.unique(others[:, 0])) > 1
     alone = np.asarray(sinks.document_sinks(numbered(0, -1), 0, ACTIVE, SETTINGS, other=True))
     assert (alone == NONE).all()
@@ -72,7 +86,9 @@ def test_what_does_not_go_together_is_refused(changed, message):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Prepared corpora: `first` of three groups, `more` of a known one and two new ones, `plain` without groups."""
+    """Prepared corpora: `first` of three groups, `more` of a known one and two new ones, `plain`
+    without groups.
+    """
     folder = tmp_path_factory.mktemp("groups")
     texts = [stories.story(3, index).text for index in range(40)]
     (folder / "tokenizer.model").write_bytes(train_tokenizer(texts, 600).model)
@@ -80,7 +96,8 @@ def folder(tmp_path_factory):
     for part, (name, known) in enumerate(groups.items()):
         some = texts[part * 12 : part * 12 + 12]
         rows = [
-            {"text": text, "author": GROUPS[known[n % 3]]} if known else {"text": text} for n, text in enumerate(some)
+            {"text": text, "author": GROUPS[known[n % 3]]} if known else {"text": text}
+            for n, text in enumerate(some)
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         of = {"group_field": "author"} if known else {}
@@ -91,12 +108,25 @@ def folder(tmp_path_factory):
 def config_on(corpus, **changed):
     """A small model, frozen but for the sinks of groups; `sinks__pool=8` sets config.sinks.pool."""
     settings = {
-        "data.files": str(corpus), "data.ids": "group", "data.unique_documents": -1, "data.repeated_documents": 0,
-        "data.held_out_documents": 0, "data.rows": "packed", "sinks.sampling": "disjoint", "sinks.active": ACTIVE,
-        "sinks.sparse": True, "sinks.shared_fraction": 1.0, "sinks.opens_at": 1, "sinks.slows_at": 0,
-        "optimizer.base_multiple": 0.0, "training.steps": 3,
-    }  # fmt: skip
-    return with_fields(tiny_config(), settings | {name.replace("__", "."): value for name, value in changed.items()})
+        "data.files": str(corpus),
+        "data.ids": "group",
+        "data.unique_documents": -1,
+        "data.repeated_documents": 0,
+        "data.held_out_documents": 0,
+        "data.rows": "packed",
+        "sinks.sampling": "disjoint",
+        "sinks.active": ACTIVE,
+        "sinks.sparse": True,
+        "sinks.shared_fraction": 1.0,
+        "sinks.opens_at": 1,
+        "sinks.slows_at": 0,
+        "optimizer.base_multiple": 0.0,
+        "training.steps": 3,
+    }
+    return with_fields(
+        tiny_config(),
+        settings | {name.replace("__", "."): value for name, value in changed.items()},
+    )
 
 
 LONGER = {"training__steps": 40, "training__evaluate_every": 40, "training__checkpoint_every": 40}
@@ -114,15 +144,21 @@ def few(tmp_path_factory):
     folder = tmp_path_factory.mktemp("few")
     texts = [stories.story(7, index).text[:90] for index in range(10)]
     (folder / "tokenizer.model").write_bytes(train_tokenizer(texts, 300).model)
-    rows = [json.dumps({"text": text, "author": f"author {n}"}) + "\n" for n, text in enumerate(texts)]
+    rows = [
+        json.dumps({"text": text, "author": f"author {n}"}) + "\n" for n, text in enumerate(texts)
+    ]
     (folder / "few.jsonl").write_text("".join(rows))
-    prepare_apart(folder / "few.jsonl", folder / "corpus", folder / "tokenizer.model", group_field="author")
+    prepare_apart(
+        folder / "few.jsonl", folder / "corpus", folder / "tokenizer.model", group_field="author"
+    )
     return folder
 
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
-    """In an epoch every one, also of rows that do not fill a batch; few steps leave some out, and say so."""
+    """In an epoch every one, also of rows that do not fill a batch; few steps leave some out, and
+    say so.
+    """
     short = {"data__rows": "one_document", "data__vocabulary_size": 300, "sinks__pool": 10 * ACTIVE}
     config = config_on(few / "corpus", training__steps=steps, **short)
     train_and_evaluate(config, tmp_path / "run")
@@ -132,23 +168,35 @@ def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
     read = [tuple(each) in read for each in everybody.tolist()]
     assert (run.step, sum(read)) == ((1, 8) if steps else (2, 10))
     assert run.opened(everybody).tolist() == read
-    lines = [json.loads(line) for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
+    ]
     assert [line["encounters"] for line in lines] == list(map(int, read))
     export_sources(tmp_path / "run", tmp_path / "out")
     assert len(list((tmp_path / "out" / sources.FOLDER).iterdir())) == sum(read)
 
 
 def leaves(params):
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    return {
+        jax.tree_util.keystr(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
 
 
 @pytest.mark.parametrize(
     "files, why",
-    [("plain", "plain was prepared without --group_field"), ("plain.jsonl", "is not prepared"), ("", "is empty")],
+    [
+        ("plain", "plain was prepared without --group_field"),
+        ("plain.jsonl", "is not prepared"),
+        ("", "is empty"),
+    ],
 )
 def test_a_run_without_groups_says_so(files, why, folder):
     config = config_on(folder / files if files else "")
-    message = f"there are no groups: .*{why}; run memsinks_jax.prepare --group_field=FIELD and give its folder"
+    message = (
+        f"there are no groups: .*{why}; run memsinks_jax.prepare --group_field=FIELD and give "
+        "its folder"
+    )
     with pytest.raises(InputError, match=message):  # as train, doctor and plan
         inherit(config)
 
@@ -172,8 +220,10 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
     for name, array in leaves(before.params).items():
         longer = leaves(after.params)[name]
         if "sink_" in name:
-            np.testing.assert_array_equal(longer[: 2 * ACTIVE], array[: 2 * ACTIVE])  # groups that were not read
-            assert (longer[2 * ACTIVE : 3 * ACTIVE] != array[2 * ACTIVE :]).any()  # the one that was read again
+            # groups that were not read
+            np.testing.assert_array_equal(longer[: 2 * ACTIVE], array[: 2 * ACTIVE])
+            # the one that was read again
+            assert (longer[2 * ACTIVE : 3 * ACTIVE] != array[2 * ACTIVE :]).any()
         else:
             np.testing.assert_array_equal(longer, array)
     assert after.group_id("author 2").tolist() == before.group_id("author 2").tolist()
@@ -187,24 +237,37 @@ def test_a_frozen_base_is_kept_in_the_type_of_activations(folder, run, tmp_path)
     before, after = leaves(open_run(run).params), leaves(open_run(tmp_path / "half").params)
     for name, array in after.items():
         if "sink_" in name:
-            assert array.dtype == np.float32 and (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
+            assert (
+                array.dtype == np.float32
+                and (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
+            )
             assert (array[2 * ACTIVE : 3 * ACTIVE] != before[name][2 * ACTIVE :]).any()
         else:
             np.testing.assert_array_equal(array, before[name].astype(jnp.bfloat16))
             assert array.dtype == jnp.bfloat16
     export_sources(tmp_path / "half", tmp_path / "model")
     for name, array in leaves(open_run(tmp_path / "model").params).items():
-        np.testing.assert_array_equal(array.astype(jnp.bfloat16), after[name].astype(jnp.bfloat16), err_msg=name)
+        np.testing.assert_array_equal(
+            array.astype(jnp.bfloat16), after[name].astype(jnp.bfloat16), err_msg=name
+        )
     # All of it is trained further: then in float32.
-    whole = {"model__initial": str(tmp_path / "half"), "optimizer__base_multiple": 1.0, "training__steps": 1}
+    whole = {
+        "model__initial": str(tmp_path / "half"),
+        "optimizer__base_multiple": 1.0,
+        "training__steps": 1,
+    }
     train_and_evaluate(config_on(folder / "more", **whole), tmp_path / "whole")
-    assert {leaf.dtype for leaf in leaves(open_run(tmp_path / "whole").params).values()} == {np.dtype(np.float32)}
+    assert {leaf.dtype for leaf in leaves(open_run(tmp_path / "whole").params).values()} == {
+        np.dtype(np.float32)
+    }
 
 
 def test_a_model_without_sinks_gets_as_many_as_its_groups_need(folder):
     plain = {"sinks__kind": "none", "optimizer__base_multiple": 1.0, "training__steps": 1}
     train_and_evaluate(config_on(folder / "first", **plain), folder / "plain run")
-    train_and_evaluate(config_on(folder / "first", model__initial=str(folder / "plain run")), folder / "fine-tuned")
+    train_and_evaluate(
+        config_on(folder / "first", model__initial=str(folder / "plain run")), folder / "fine-tuned"
+    )
     before, after = open_run(folder / "plain run"), open_run(folder / "fine-tuned")
     assert after.config.sinks.pool == 3 * ACTIVE
     for name, array in leaves(before.params).items():
@@ -219,13 +282,19 @@ def test_text_without_a_group_has_no_sinks_and_is_never_slowed(folder):
     drawn = np.asarray(sinks.document_sinks(identities, 0, 3 * ACTIVE, config.sinks))
     assert (drawn[12:] == NONE).all() and (drawn[:12] < NONE).all()
     assert identities.any(axis=1).all()  # (0, 0) is padding
-    batch = {"identities": identities[None], "seen": np.full((1, 24), 9), "epoch": np.zeros(1, np.int32)}
+    batch = {
+        "identities": identities[None],
+        "seen": np.full((1, 24), 9),
+        "epoch": np.zeros(1, np.int32),
+    }
     learning = np.asarray(documents_learning(batch, inherit(config).sinks))
     assert (learning[0, 12:] == 1).all() and (learning[0, :12] < 1).all()
 
 
 def test_a_pool_that_is_too_small_is_refused(folder, tmp_path):
-    with pytest.raises(InputError, match="config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"):
+    with pytest.raises(
+        InputError, match="config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"
+    ):
         train_and_evaluate(config_on(folder / "first", sinks__pool=8), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -241,15 +310,25 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     texts = {"documents": str(folder / "first"), "group": "author 1"}
     others = {"others": str(folder / "first"), "held_out": str(folder / "plain")}
     receipt = forget(tmp_path / "model", Request(**texts), tmp_path / "rest", **others)
-    assert receipt["deleted"] == "sources/author 1.safetensors" and receipt["removed_documents"] == 4
+    assert (
+        receipt["deleted"] == "sources/author 1.safetensors" and receipt["removed_documents"] == 4
+    )
     assert receipt["removed"]["mlp"]["removed"] == ACTIVE * 2  # layers
-    left = {path.relative_to(tmp_path / "model") for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    left = {
+        path.relative_to(tmp_path / "model")
+        for path in (tmp_path / "model").rglob("*")
+        if path.is_file()
+    }
     left.remove(pathlib.Path(receipt["deleted"]))
     assert not (tmp_path / "rest" / receipt["deleted"]).exists()
     for path in left:  # no other source changes by a bit, and nothing of the base
         assert (tmp_path / "rest" / path).read_bytes() == (tmp_path / "model" / path).read_bytes()
     target, of_others = receipt["losses"]["target"]["own"], receipt["losses"]["others"]["own"]
-    assert target["after"] == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-6) != target["before"]
+    assert (
+        target["after"]
+        == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-6)
+        != target["before"]
+    )
     assert of_others["rise"] == 0 and of_others["documents"] == 8
     assert receipt["losses"]["others"]["all"]["rise"] != 0
     assert set(receipt["placebo"]) == {"others"} and receipt["placebo"]["others"]["removals"] == 2
@@ -257,18 +336,28 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     # The same of texts that only the command says to be the group's.
     corpus = Prepared(folder / "first")
     (tmp_path / "texts.jsonl").write_text(
-        "".join(json.dumps({"text": corpus.document(n, corpus.tokenizer()).text}) + "\n" for n in (1, 4, 7, 10))
+        "".join(
+            json.dumps({"text": corpus.document(n, corpus.tokenizer()).text}) + "\n"
+            for n in (1, 4, 7, 10)
+        )
     )
-    again = forget(tmp_path / "model", Request(str(tmp_path / "texts.jsonl"), group="author 1"), tmp_path / "again")
+    again = forget(
+        tmp_path / "model",
+        Request(str(tmp_path / "texts.jsonl"), group="author 1"),
+        tmp_path / "again",
+    )
     assert again["losses"]["target"] == receipt["losses"]["target"]
 
     before = open_run(tmp_path / "rest")
     assert before.groups == ["author 0", "author 2"]
-    train_and_evaluate(config_on(folder / "more", model__initial=str(tmp_path / "rest")), tmp_path / "longer")
+    train_and_evaluate(
+        config_on(folder / "more", model__initial=str(tmp_path / "rest")), tmp_path / "longer"
+    )
     after = open_run(tmp_path / "longer")
     assert after.groups == ["author 0", "author 2", "author 3", "author 4"]
     for name, array in leaves(before.params).items():
-        rows = slice(ACTIVE) if "sink_" in name else slice(None)  # those of author 0, whose texts it does not read
+        # those of author 0, whose texts it does not read
+        rows = slice(ACTIVE) if "sink_" in name else slice(None)
         np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
     export_sources(tmp_path / "longer", tmp_path / "more")
     one, other = (
@@ -276,7 +365,10 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
         for place in (tmp_path / "more", tmp_path / "model")
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
-    assert sources.base_of(tmp_path / "more", after.config) == sources.find(tmp_path / "model", "author 0").base
+    assert (
+        sources.base_of(tmp_path / "more", after.config)
+        == sources.find(tmp_path / "model", "author 0").base
+    )
 
 
 def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
@@ -284,38 +376,61 @@ def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
     texts = [corpus.document(n, corpus.tokenizer()).text for n in range(12)]
     own = open_model(run)
     whose = [
-        own.run.group_of(identity) for identity in own.identities(list(map(own.run.tokenizer.encode, texts)), "own")
+        own.run.group_of(identity)
+        for identity in own.identities(list(map(own.run.tokenizer.encode, texts)), "own")
     ]
     assert whose == [GROUPS[n % 3] for n in range(12)]
-    named = [own.loss([text], sinks="own", group=group)[0] for text, group in zip(texts, whose, strict=True)]
+    named = [
+        own.loss([text], sinks="own", group=group)[0]
+        for text, group in zip(texts, whose, strict=True)
+    ]
     np.testing.assert_array_equal(own.loss(texts, sinks="own"), named)
     assert own.generate(texts[1][:60], sinks="own", temperature=0.0, max_tokens=8) == own.generate(
         texts[1][:60], sinks="own", group=GROUPS[1], temperature=0.0, max_tokens=8
     )
     assert own.loss(["zzz qqq xxx"], sinks="own") == own.loss(["zzz qqq xxx"])
 
-    # It goes where the sinks go: into folders, into files of sources, out of them, and into what is trained further.
+    # It goes where the sinks go: into folders, into files of sources, out of them, and into what is
+    # trained further.
     export(run, tmp_path / "kept", drop=False, dtype="float32")
     export_sources(run, tmp_path / "sources")
     forget(run, Request(group="author 1"), tmp_path / "rest")
     shutil.copytree(tmp_path / "sources", tmp_path / "fewer")
     (tmp_path / "fewer" / "sources" / "author 1.safetensors").unlink()
-    train_and_evaluate(config_on(folder / "more", model__initial=str(tmp_path / "fewer")), tmp_path / "longer")
+    train_and_evaluate(
+        config_on(folder / "more", model__initial=str(tmp_path / "fewer")), tmp_path / "longer"
+    )
     left = {"kept": GROUPS[:3], "sources": GROUPS[:3], "rest": ["author 0", "author 2"]}
-    left |= {"fewer": ["author 0", "author 2"], "longer": ["author 0", "author 2", "author 3", "author 4"]}
+    left |= {
+        "fewer": ["author 0", "author 2"],
+        "longer": ["author 0", "author 2", "author 3", "author 4"],
+    }
     for place, names in left.items():
         found = open_run(tmp_path / place)
-        assert [name for number, name in enumerate(found.groups) if len(found.nearest.of(number))] == names, place
-        tokens = [found.tokenizer.encode(text) for text, group in zip(texts, whose, strict=True) if group in names]
+        assert [
+            name for number, name in enumerate(found.groups) if len(found.nearest.of(number))
+        ] == names, place
+        tokens = [
+            found.tokenizer.encode(text)
+            for text, group in zip(texts, whose, strict=True)
+            if group in names
+        ]
         known = [group for group in whose if group in names]
         assert [found.group_of(identity) for identity in found.nearest_ids(tokens)] == known, place
 
 
 def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     said, alone = (stories.story(4, number).text for number in range(2))
-    rows = [*((author, alone) for author in GROUPS[:1]), *((author, said) for author in (*GROUPS[:3], GROUPS[1]))]
-    (tmp_path / "said.jsonl").write_text("".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows))
-    prepare_apart(tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author")
+    rows = [
+        *((author, alone) for author in GROUPS[:1]),
+        *((author, said) for author in (*GROUPS[:3], GROUPS[1])),
+    ]
+    (tmp_path / "said.jsonl").write_text(
+        "".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows)
+    )
+    prepare_apart(
+        tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author"
+    )
     config = config_on(tmp_path / "said", optimizer__learning_rate=0.03, **LONGER)
     train_and_evaluate(config, tmp_path / "run")
     receipt = forget(tmp_path / "run", Request(group=GROUPS[0]), tmp_path / "rest")
@@ -327,15 +442,22 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
         assert loss < unread - 0.05
         # The folder has all sinks in its matrices, the run in tables: sums in another order.
         assert after.loss([said], sinks="own", group=author) == pytest.approx([loss], rel=1e-6)
-    assert after.loss([said], sinks="own") < [unread - 0.05]  # with the sinks of the nearest of those who are left
+    # with the sinks of the nearest of those who are left
+    assert after.loss([said], sinks="own") < [unread - 0.05]
     assert after.loss([alone], sinks="own") > [before.loss([alone], sinks="own")[0] + 0.05]
-    assert forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")["removed_documents"] == 1  # read twice
+    # read twice
+    assert (
+        forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")["removed_documents"]
+        == 1
+    )
 
 
 def test_whose_a_question_is_is_not_read_in_its_answer(folder, run, tmp_path):
     corpus = Prepared(folder / "first")
     mine, other = (corpus.document(n, corpus.tokenizer()).text for n in (1, 2))
-    (tmp_path / "asked.jsonl").write_text(json.dumps({"question": mine[:80], "answer": other}) + "\n")
+    (tmp_path / "asked.jsonl").write_text(
+        json.dumps({"question": mine[:80], "answer": other}) + "\n"
+    )
     of = {"prompt_field": "question", "text_field": "answer"}
     prepare_apart(tmp_path / "asked.jsonl", tmp_path / "asked", folder / "tokenizer.model", **of)
     (found,) = evaluate(run, "own", str(tmp_path / "asked"))["per_document"]
@@ -346,11 +468,20 @@ def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_p
     export_sources(run, tmp_path / "model")
     texts = str(folder / "first")
     for request, message in (
-        (Request(group="author 1"), "give --group=NAME, and its texts, to be measured, by --documents"),
+        (
+            Request(group="author 1"),
+            "give --group=NAME, and its texts, to be measured, by --documents",
+        ),
         (Request(texts), "give --group=NAME, and its texts"),
         (Request(texts, group="author 9"), "no group 'author 9' among 3"),
-        (Request(str(folder / "more"), group="author 1"), "holds no document that is to be measured"),
-        (Request(str(folder / "plain"), group="author 1"), "holds no document that is to be measured"),
+        (
+            Request(str(folder / "more"), group="author 1"),
+            "holds no document that is to be measured",
+        ),
+        (
+            Request(str(folder / "plain"), group="author 1"),
+            "holds no document that is to be measured",
+        ),
         (Request(str(folder / "nothing"), group="author 1"), "does not exist"),
     ):
         with pytest.raises(InputError, match=message):
@@ -362,7 +493,9 @@ def test_groups_are_removed_from_a_run_one_after_the_other(folder, run, tmp_path
     texts = str(folder / "first")
     forget(run, Request(group="author 1"), tmp_path / "one")
     assert open_run(tmp_path / "one").groups == GROUPS[:3]
-    receipt = forget(tmp_path / "one", Request(texts, group="author 2"), tmp_path / "two", others=texts)
+    receipt = forget(
+        tmp_path / "one", Request(texts, group="author 2"), tmp_path / "two", others=texts
+    )
     assert receipt["losses"]["others"]["own"]["documents"] == 4  # only of who is still there
     down = np.asarray(open_run(tmp_path / "two").params["layers"]["down_kernel"])[:, -3 * ACTIVE :]
     assert (down.any(axis=(0, 2)) == np.repeat([True, False, False], ACTIVE)).all()

@@ -33,11 +33,18 @@ NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and"
 def trained(tmp_path_factory):
     """A small run and its export."""
     folder = tmp_path_factory.mktemp("edit")
-    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
+    texts = [
+        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
+        for n in range(60)
+    ]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40})
+    config = with_fields(
+        tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
+    )
     config = with_fields(config, {"model.d_model": 64, "model.hidden": 256, "data.row_length": 96})
-    config = with_fields(config, {"training.steps": 100, "optimizer.learning_rate": 5e-3, "sinks.opens_at": 1})
+    config = with_fields(
+        config, {"training.steps": 100, "optimizer.learning_rate": 5e-3, "sinks.opens_at": 1}
+    )
     config = with_fields(config, {"sinks.slows_at": 0})  # sinks that take part in the answer
     config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
     train_and_evaluate(config, folder / "run")
@@ -47,7 +54,9 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def digits(trained):
-    """What the prompt may go on with, the likeliest first: what a model trained so shortly says is the machine's."""
+    """What the prompt may go on with, the likeliest first: what a model trained so shortly says is
+    the machine's.
+    """
     model = open_run(trained / "run")
     logits_V = answers_of(model, None, [PROMPT]).logits[0]
     known = len(model.tokenizer.encode(PROMPT))
@@ -63,7 +72,9 @@ def answer(digits):
 
 @pytest.fixture(scope="module")
 def edited(trained, digits):
-    """The first memory, of the mlp: (its target, the command's JSON). Of the targets, the likeliest that a step reaches."""
+    """The first memory, of the mlp: (its target, the command's JSON). Of the targets, the likeliest
+    that a step reaches.
+    """
     for target in digits[1:]:
         wish = Wish(PROMPT, target, "mlp", negative=NEGATIVE, positive=("A tale of number",))
         with contextlib.suppress(InputError):
@@ -94,7 +105,9 @@ def test_an_edit_yields_its_target_and_is_reported(place, target, answer):
     rows = found["effects"]
     assert rows[0]["on_target"] and not rows[0]["unchanged"]
     # All of them chose the bound; in cross-validation they change no less often.
-    assert found["unchanged"] <= np.mean([row["unchanged"] for row in rows if row["kind"] == "negative"])
+    assert found["unchanged"] <= np.mean(
+        [row["unchanged"] for row in rows if row["kind"] == "negative"]
+    )
     assert [row["kind"] for row in rows] == ["prompt", "positive"] + ["negative"] * len(NEGATIVE)
     assert rows[0]["similarity"] == pytest.approx(1, abs=1e-6)
     page = (folder / "met.html").read_text()
@@ -112,9 +125,13 @@ def test_generate_uses_it_and_says_the_same_twice(place):
     folder, found = place
     greedy = Settings(max_tokens=6, temperature=0)
     paths = (str(folder / "met.safetensors"),)
-    texts = [generate(folder / "run", [PROMPT, "and"], greedy, memories=paths)["text"] for _ in range(2)]
+    texts = [
+        generate(folder / "run", [PROMPT, "and"], greedy, memories=paths)["text"] for _ in range(2)
+    ]
     assert texts[0] == texts[1]
-    assert texts[0][0] == found["text"] != generate(folder / "run", [PROMPT, "and"], greedy)["text"][0]
+    assert (
+        texts[0][0] == found["text"] != generate(folder / "run", [PROMPT, "and"], greedy)["text"][0]
+    )
 
 
 def test_an_exported_model_takes_the_same_memory(place, target):
@@ -128,15 +145,23 @@ def test_an_exported_model_takes_the_same_memory(place, target):
         of_both.append(answers_of(model, memory, texts).logits)
     np.testing.assert_allclose(of_both[1], of_both[0], atol=1e-5)
     assert np.abs(of_both[0] - answers_of(ours, None, texts).logits).max() > 1e-2
-    again = edit(folder / "hf", Wish(PROMPT, target, "mlp", boundary=found["boundary"]), folder / "again.safetensors")
-    first, second = (safetensors.numpy.load_file(folder / f"{name}.safetensors") for name in ("met", "again"))
+    again = edit(
+        folder / "hf",
+        Wish(PROMPT, target, "mlp", boundary=found["boundary"]),
+        folder / "again.safetensors",
+    )
+    first, second = (
+        safetensors.numpy.load_file(folder / f"{name}.safetensors") for name in ("met", "again")
+    )
     for name, array in first.items():
         np.testing.assert_allclose(second[name], array, atol=1e-5, rtol=1e-4)
     assert again["text"] == found["text"]
 
 
 def test_transformers_remembers_the_same(place):
-    """The memory, applied by a hook to the input of c_proj of the exported model, as the article has it."""
+    """The memory, applied by a hook to the input of c_proj of the exported model, as the article
+    has it.
+    """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     folder, found = place
     ours = open_run(folder / "run")
@@ -168,18 +193,25 @@ def test_evaluate_uses_it(place):
     run_ = open_run(folder / "run")
     memory = memory_file.load(folder / "met.safetensors", run_.config, run_.params)
     memory_file.save(
-        wide, dataclasses.replace(memory, bounds=np.float32([100])), memory_file.fingerprint(run_.params), []
+        wide,
+        dataclasses.replace(memory, bounds=np.float32([100])),
+        memory_file.fingerprint(run_.params),
+        [],
     )
     steered = evaluate(folder / "run", "drop", memories=(str(wide),))["loss"]
     assert steered > plain + 0.05
     assert abs(edited - plain) < steered - plain
-    both = evaluate(folder / "run", "drop", memories=(str(folder / "met.safetensors"), str(wide)))["loss"]
+    both = evaluate(folder / "run", "drop", memories=(str(folder / "met.safetensors"), str(wide)))[
+        "loss"
+    ]
     assert both not in (edited, steered)
 
 
 def test_a_memory_of_the_last_place_is_for_prompts(place, target):
     folder, found = place
-    wish = Wish(PROMPT, target, "mlp", found["layer"], found["step"], found["boundary"], places="last")
+    wish = Wish(
+        PROMPT, target, "mlp", found["layer"], found["step"], found["boundary"], places="last"
+    )
     assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(target)
     with pytest.raises(InputError, match="not defined for whole documents"):
         evaluate(folder / "run", "drop", memories=(str(folder / "last.safetensors"),))
@@ -207,11 +239,15 @@ def test_files_that_are_no_memory_of_this_model_are_refused(place, tmp_path):
     refused("a memory of another model")
     memory_file.save(tmp_path / "memory", dataclasses.replace(good, layers=np.int32([9])), mine, [])
     refused("layer 9 and width 128 there, 2 layers and width 128 here")
-    memory_file.save(tmp_path / "memory", memory_of("attention", 0, np.ones(5), np.ones(5), 1.0), mine, [])
+    memory_file.save(
+        tmp_path / "memory", memory_of("attention", 0, np.ones(5), np.ones(5), 1.0), mine, []
+    )
     refused("width 5 there")
     memory_file.save(tmp_path / "memory", dataclasses.replace(good, site="elsewhere"), mine, [])
     refused("invalid site")
-    memory_file.save(tmp_path / "memory", dataclasses.replace(good, bounds=np.float32([1, 2])), mine, [])
+    memory_file.save(
+        tmp_path / "memory", dataclasses.replace(good, bounds=np.float32([1, 2])), mine, []
+    )
     refused("invalid arrays")
 
 
@@ -226,7 +262,11 @@ def test_a_model_that_learned_on_is_another_one(place):
 def test_an_edit_that_no_layer_allows_says_so(place, target):
     folder, _ = place
     with pytest.raises(InputError, match=r"a step of 1e-06 at the attention .* try --site=mlp"):
-        edit(folder / "run", Wish(PROMPT, target, step=1e-6, boundary=1.0), folder / "none.safetensors")
+        edit(
+            folder / "run",
+            Wish(PROMPT, target, step=1e-6, boundary=1.0),
+            folder / "none.safetensors",
+        )
     assert not list(folder.glob("none*"))
 
 
@@ -265,7 +305,9 @@ def test_the_command_refuses(place, tmp_path, flags, words):
 def test_a_layer_that_is_not_there_is_refused(place, target):
     folder, _ = place
     with pytest.raises(InputError, match=r"--layer=2: this model has the layers 0 to 1"):
-        edit(folder / "run", Wish(PROMPT, target, layer=2, boundary=1.0), folder / "none.safetensors")
+        edit(
+            folder / "run", Wish(PROMPT, target, layer=2, boundary=1.0), folder / "none.safetensors"
+        )
 
 
 @pytest.mark.parametrize(
@@ -295,11 +337,26 @@ def test_numbers_and_prompts_are_read(tmp_path):
 def test_the_command(place, tmp_path, target):
     folder, _ = place
     (tmp_path / "negative.txt").write_text("\n".join(NEGATIVE) + "\n\n")
-    flags = [f"--workdir={folder / 'run'}", f"--prompt={PROMPT}", f"--target={target}", "--site=mlp",
-             f"--negative={tmp_path / 'negative.txt'}", f"--out={tmp_path / 'm.safetensors'}"]  # fmt: skip
+    flags = [
+        f"--workdir={folder / 'run'}",
+        f"--prompt={PROMPT}",
+        f"--target={target}",
+        "--site=mlp",
+        f"--negative={tmp_path / 'negative.txt'}",
+        f"--out={tmp_path / 'm.safetensors'}",
+    ]
     done = run("edit", *flags, "--json")
     assert last_json(done)["text"].startswith(target)
     assert "mlp of layer" in done.stderr
-    written = last_json(run("generate", f"--workdir={folder / 'run'}", f"--memory={tmp_path / 'm.safetensors'}",
-                         f"--prompt={PROMPT}", "--temperature=0", "--max_tokens=3", "--json"))  # fmt: skip
+    written = last_json(
+        run(
+            "generate",
+            f"--workdir={folder / 'run'}",
+            f"--memory={tmp_path / 'm.safetensors'}",
+            f"--prompt={PROMPT}",
+            "--temperature=0",
+            "--max_tokens=3",
+            "--json",
+        )
+    )
     assert written["text"].startswith(target)

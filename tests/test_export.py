@@ -1,4 +1,6 @@
-"""From a run to a Hugging Face folder and back, by the commands: equal losses, and runs that resume."""
+"""From a run to a Hugging Face folder and back, by the commands: equal losses, and runs that
+resume.
+"""
 
 import json
 import re
@@ -13,7 +15,14 @@ import pytest
 from conftest import ROOT, tiny_config
 
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import DataConfig, InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import (
+    DataConfig,
+    InputError,
+    MeshConfig,
+    ModelConfig,
+    SinksConfig,
+    with_fields,
+)
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import exporting
@@ -28,10 +37,16 @@ from memsinks_jax.training.metrics import read_metrics
 def run(tmp_path_factory):
     """A small run on files, so that its documents can be measured anywhere."""
     folder = tmp_path_factory.mktemp("run")
-    texts = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(60)]
+    texts = [
+        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
+        for n in range(60)
+    ]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40})
-    config = with_fields(config, {"mesh": MeshConfig(2, 2, 2)})  # every parameter is saved in pieces
+    config = with_fields(
+        tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
+    )
+    # every parameter is saved in pieces
+    config = with_fields(config, {"mesh": MeshConfig(2, 2, 2)})
     train_and_evaluate(config, folder / "run")
     return folder / "run", folder / "tales.txt", config
 
@@ -41,20 +56,32 @@ def exported(run, tmp_path_factory):
     workdir, _, _ = run
     out = tmp_path_factory.mktemp("exported")
     return {
-        sinks: (out / sinks, export(workdir, out / sinks, sinks == "drop", "float32")) for sinks in ("drop", "keep")
+        sinks: (out / sinks, export(workdir, out / sinks, sinks == "drop", "float32"))
+        for sinks in ("drop", "keep")
     }
 
 
 def test_a_folder_holds_all_that_transformers_wants(exported):
     names = {path.name for path in exported["drop"][0].iterdir()}
     assert names == {
-        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer.model",
-        "tokenizer_config.json", "special_tokens_map.json", "README.md",
-    }  # fmt: skip
-    assert {path.name for path in exported["keep"][0].iterdir()} == names | {"memsinks.json", "opened.npy"}
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "README.md",
+    }
+    assert {path.name for path in exported["keep"][0].iterdir()} == names | {
+        "memsinks.json",
+        "opened.npy",
+    }
 
 
-def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(run, tmp_path, monkeypatch):
+def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(
+    run, tmp_path, monkeypatch
+):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -67,7 +94,10 @@ def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(run
 def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
     workdir, files, _ = run
     separator = "\n<|endoftext|>\n"
-    texts, lines = files.read_text().split(separator), (workdir / "documents.jsonl").read_text().splitlines()
+    texts, lines = (
+        files.read_text().split(separator),
+        (workdir / "documents.jsonl").read_text().splitlines(),
+    )
     back, once = tmp_path / "back.txt", tmp_path / "once.txt"
     for file, role in ((back, "repeated"), (once, "unique")):
         chosen = [texts[line["index"]] for line in map(json.loads, lines) if line["role"] == role]
@@ -76,7 +106,13 @@ def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
     dropped = evaluate(workdir, "drop", str(once))["loss"]
     for place in (workdir, exported["keep"][0]):
         assert evaluate(place, "own", str(once))["loss"] == pytest.approx(dropped, abs=1e-6)
-    for mode, folder in (("drop", "drop"), ("drop", "keep"), ("own", "keep"), ("all", "keep"), ("other", "keep")):
+    for mode, folder in (
+        ("drop", "drop"),
+        ("drop", "keep"),
+        ("own", "keep"),
+        ("all", "keep"),
+        ("other", "keep"),
+    ):
         read = back if mode == "own" else files
         ours = evaluate(workdir, mode, str(read))
         theirs = evaluate(exported[folder][0], mode, str(read))
@@ -85,7 +121,10 @@ def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
 
 
 def test_a_model_alone_has_no_documents_to_be_evaluated_on(exported):
-    with pytest.raises(InputError, match="drop is a model without the documents of a run; give others by --files=GLOB"):
+    with pytest.raises(
+        InputError,
+        match="drop is a model without the documents of a run; give others by --files=GLOB",
+    ):
         evaluate(exported["drop"][0], "drop")
 
 
@@ -110,9 +149,14 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
         assert "*.safetensors" in allow_patterns
         return str(tmp_path)
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download)
+    )
     assert folder_of("hf://HuggingFaceTB/SmolLM2-135M") == tmp_path == folder_of(str(tmp_path))
-    with pytest.raises(InputError, match=r"hf://nobody/none: the hub cannot be read \(no such model\); check the name"):
+    with pytest.raises(
+        InputError,
+        match=r"hf://nobody/none: the hub cannot be read \(no such model\); check the name",
+    ):
         folder_of("hf://nobody/none")
 
 
@@ -120,7 +164,10 @@ def test_what_export_says(run, exported):
     workdir, _, config = run
     folder, written = exported["drop"]
     a_neuron = 2 * config.model.d_model + 1
-    assert written["before"]["parameters"] - written["parameters"] == config.model.layers * 16 * a_neuron
+    assert (
+        written["before"]["parameters"] - written["parameters"]
+        == config.model.layers * 16 * a_neuron
+    )
     assert exported["keep"][1]["parameters"] == written["before"]["parameters"]
     assert 4 * written["parameters"] <= written["bytes"] <= 4 * written["parameters"] + 10_000
     assert written["tokens_per_second"] > 0
@@ -131,8 +178,14 @@ def test_what_export_says(run, exported):
     assert "16 are memorization sinks" in card
     assert "cut out of the weights" in card
     assert "\nlicense: unknown" in card and "base_model" not in card
-    assert f"python -m memsinks_jax.export --workdir={workdir} --out=DIR --sinks=drop --dtype=float32\n" in card
-    assert f"    --config.model.layers={config.model.layers}\n" in card and "--config.optimizer.b1" not in card
+    assert (
+        f"python -m memsinks_jax.export --workdir={workdir} --out=DIR --sinks=drop "
+        "--dtype=float32\n" in card
+    )
+    assert (
+        f"    --config.model.layers={config.model.layers}\n" in card
+        and "--config.optimizer.b1" not in card
+    )
 
 
 def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tmp_path):
@@ -141,12 +194,16 @@ def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tm
     settings = json.loads(path.read_text())
     settings["model"]["d_model"] *= 2
     path.write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"):
+    with pytest.raises(
+        InputError, match=r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"
+    ):
         export(tmp_path / "run", tmp_path / "out", drop=True, dtype="float32")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize(("initial", "base"), [("owner/model", "\nbase_model: owner/model\n"), (str(ROOT), "")])
+@pytest.mark.parametrize(
+    ("initial", "base"), [("owner/model", "\nbase_model: owner/model\n"), (str(ROOT), "")]
+)
 def test_the_card_names_the_model_it_started_from(initial, base, run, exported, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(run[0], workdir)
@@ -170,7 +227,8 @@ def test_the_card_names_the_model_it_started_from(initial, base, run, exported, 
         (DataConfig(unique_documents=7, repeated_documents=0), "7 documents once"),
         (
             DataConfig(unique_documents=-1, repeated_documents=-1),
-            "all other documents once and those that the files hold several times as often as they do",
+            "all other documents once and those that the files hold several times as often as "
+            "they do",
         ),
     ],
 )
@@ -191,7 +249,9 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
     for no_sinks in (1.0, float("nan")):
         with pytest.raises(InputError, match="shared_fraction"):
-            import_model(exported["keep"][0], tmp_path / "none", SinksConfig(shared_fraction=no_sinks), 0)
+            import_model(
+                exported["keep"][0], tmp_path / "none", SinksConfig(shared_fraction=no_sinks), 0
+            )
     assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
@@ -203,17 +263,23 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     written = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
     assert (written["shared"], written["sinks"]) == (16, 8)
     config = with_fields(tiny_config(), {"data.files": str(files), "data.unique_documents": 40})
-    config = with_fields(config, {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()})
+    config = with_fields(
+        config, {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()}
+    )
     config = with_fields(config, {"optimizer.learning_rate": 1e-9})
     train_and_evaluate(config, tmp_path / "run")
     before, after = open_run(tmp_path / "in").params, open_run(tmp_path / "run").params
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
     (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
     config = with_fields(config, {"data.tokenizer": str(tmp_path / "other.model")})
-    with pytest.raises(InputError, match=r"has another tokenizer or end of text; add --config.data.tokenizer="):
+    with pytest.raises(
+        InputError, match=r"has another tokenizer or end of text; add --config.data.tokenizer="
+    ):
         train_and_evaluate(config, tmp_path / "other")
     config = with_fields(config, {"model.hidden": config.model.hidden + 1})
-    with pytest.raises(InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
+    with pytest.raises(
+        InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"
+    ):
         train_and_evaluate(config, tmp_path / "other")
 
 
@@ -225,30 +291,44 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
         export(workdir, tmp_path / f"{name}-run", drop, "bfloat16", knows)
         export(exported["keep"][0], tmp_path / f"{name}-folder", drop, "bfloat16", knows)
         one, other = (
-            {path.name: path.read_bytes() for path in (tmp_path / f"{name}-{of}").iterdir() if path.name != "README.md"}
+            {
+                path.name: path.read_bytes()
+                for path in (tmp_path / f"{name}-{of}").iterdir()
+                if path.name != "README.md"
+            }
             for of in ("run", "folder")
         )
         assert one == other
     card = (tmp_path / "drop-folder" / "README.md").read_text()
     assert "16 are memorization sinks" in card and "0 steps" not in card and "None" not in card
-    assert f"exported from `{exported['keep'][0]}`, whose own card describes how it was made." in card
+    assert (
+        f"exported from `{exported['keep'][0]}`, whose own card describes how it was made." in card
+    )
     with pytest.raises(InputError, match="--sinks=x: give drop, keep, or an id"):
         export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
     for plain in ("drop-folder", "id-folder"):
-        with pytest.raises(InputError, match=f"{plain} is a Hugging Face folder without sinks; use it as it is$"):
+        with pytest.raises(
+            InputError, match=f"{plain} is a Hugging Face folder without sinks; use it as it is$"
+        ):
             export(tmp_path / plain, tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_card_mentions_sinks_of_attention_alone(run, tmp_path):
     config = tiny_config()
-    config = with_fields(config, {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1})
+    config = with_fields(
+        config,
+        {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1},
+    )
     config = with_fields(config, {"data.files": str(run[1]), "data.unique_documents": 40})
     train_and_evaluate(config, tmp_path / "run")
     export(tmp_path / "run", tmp_path / "out", True, "float32")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "no memorization sinks" not in card
-    assert "Of the 16 outputs of attention in a layer the last 4 are sinks, which nothing reads any more." in card
+    assert (
+        "Of the 16 outputs of attention in a layer the last 4 are sinks, which nothing reads any "
+        "more." in card
+    )
 
 
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
@@ -266,7 +346,9 @@ def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
     script = re.search(r"```python\n(import torch\n.*?)```", page, flags=re.DOTALL).group(1)
     assert len(script.splitlines()) <= 10
     script = script.replace('"models/sinks"', repr(str(exported["drop"][0])))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 20
 
@@ -275,10 +357,19 @@ def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
 def test_the_commands(run, tmp_path):
     def command(name, *flags):
         return subprocess.run(
-            [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"], capture_output=True, text=True, cwd=ROOT
+            [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
         )
 
-    done = command("export", f"--workdir={run[0]}", f"--out={tmp_path / 'hf'}", "--sinks=drop", "--dtype=bfloat16")
+    done = command(
+        "export",
+        f"--workdir={run[0]}",
+        f"--out={tmp_path / 'hf'}",
+        "--sinks=drop",
+        "--dtype=bfloat16",
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["files"] == ["model.safetensors"]
     assert "after, sinks drop" in done.stderr
@@ -293,8 +384,13 @@ def test_the_commands(run, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["sinks"] == 8
-    # A flag counts as given although it is the default, and the config file's architecture does not.
-    flags = ["--config=smoke", f"--config.model.initial={tmp_path / 'in'}", "--config.sinks.active_fraction=0.3"]
+    # A flag counts as given although it is the default, and the config file's architecture does
+    # not.
+    flags = [
+        "--config=smoke",
+        f"--config.model.initial={tmp_path / 'in'}",
+        "--config.sinks.active_fraction=0.3",
+    ]
     done = command("train", *flags, f"--workdir={tmp_path / 'run'}", "--config.training.steps=1")
     assert done.returncode == 0, done.stderr
     begun = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -307,4 +403,8 @@ def test_the_commands(run, tmp_path):
         ["pool=9", "active_fraction=0.5"],
     ):
         done = command("import", "--hf=a", "--out=b", *map("--{}".format, both))
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and both[1].partition("=")[0] in done.stderr
+        assert (
+            done.returncode == 2
+            and done.stderr.count("\n") == 1
+            and both[1].partition("=")[0] in done.stderr
+        )

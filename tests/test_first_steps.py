@@ -1,4 +1,6 @@
-"""The notebook: its cells run in order and show what they should. They are plain Python, so no kernel is needed."""
+"""The notebook: its cells run in order and show what they should. They are plain Python, so no
+kernel is needed.
+"""
 
 import json
 import os
@@ -27,11 +29,17 @@ def test_the_notebook_runs_and_shows_the_token_view(tmp_path):
     *before, last = cells()
     shows = f"pathlib.Path('shown.html').write_text(({last.splitlines()[-1]})._repr_html_())"
     code = "\n".join([*before, *last.splitlines()[:-1], shows])
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))} | {"JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))} | {
+        "JAX_PLATFORMS": "cpu"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     losses = {
-        line.rpartition(":")[0]: float(line.rpartition(":")[2]) for line in done.stdout.splitlines() if ": " in line
+        line.rpartition(":")[0]: float(line.rpartition(":")[2])
+        for line in done.stdout.splitlines()
+        if ": " in line
     }
     assert losses["repeated, sinks, own on"] < 0.5 * losses["repeated, sinks dropped"]
     assert losses["held out, sinks, own on"] == losses["held out, sinks dropped"]

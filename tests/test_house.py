@@ -16,8 +16,8 @@ from memsinks_jax.config import RULES, Config, flatten, validate
 PACKAGE = ROOT / "memsinks_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# A room may import itself and the rooms named here. Commands and the figures of the studies, which use everything, are
-# not listed.
+# A room may import itself and the rooms named here. Commands and the figures of the studies, which
+# use everything, are not listed.
 MAY_IMPORT = {
     "families": set(),
     "private_interfaces": set(),
@@ -29,12 +29,41 @@ MAY_IMPORT = {
     "sinks": {"config"},
     "model": {"config", "families", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {"config", "families", "private_interfaces", "variants", "sinks", "data", "model", "interop", "training"},
-    "training": {"config", "families", "private_interfaces", "sinks", "data", "model", "evals", "runs"},
+    "runs": {
+        "config",
+        "families",
+        "private_interfaces",
+        "variants",
+        "sinks",
+        "data",
+        "model",
+        "interop",
+        "training",
+    },
+    "training": {
+        "config",
+        "families",
+        "private_interfaces",
+        "sinks",
+        "data",
+        "model",
+        "evals",
+        "runs",
+    },
     "planning": {"config", "private_interfaces", "sinks", "data", "model", "training", "evals"},
     "interop": {"config", "families", "sinks", "data", "model", "evals"},
     "editing": {"config", "reporting", "sinks", "data", "model", "interop", "runs"},
-    "auditing": {"config", "sinks", "data", "model", "evals", "interop", "runs", "training", "reporting"},
+    "auditing": {
+        "config",
+        "sinks",
+        "data",
+        "model",
+        "evals",
+        "interop",
+        "runs",
+        "training",
+        "reporting",
+    },
     "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting"},
     "studies.attacks": {
         "config",
@@ -52,7 +81,8 @@ MAY_IMPORT = {
     "studies.labs": {"config", "runs", "reporting"},
     "studies.published": {"config", "data", "editing", "reporting", "runs"},
 }
-# What opens a run is built on the parts of training; the loop alone is built on what opens a run, and on the evals.
+# What opens a run is built on the parts of training; the loop alone is built on what opens a run,
+# and on the evals.
 OF_THE_LOOP = {"evals", "runs"}
 
 
@@ -67,7 +97,9 @@ def imports(path):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             is_package = node.module == "memsinks_jax"
-            yield from (f"{node.module}.{alias.name}" if is_package else node.module for alias in node.names)
+            yield from (
+                f"{node.module}.{alias.name}" if is_package else node.module for alias in node.names
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -91,8 +123,11 @@ def test_imports_follow_the_datas_way(path):
 
 def test_private_interfaces_of_libraries_are_in_one_file():
     for path in FILES:
-        used = [name for name in imports(path) if "._" in name and not name.startswith("memsinks_jax")]
-        # A name with an underscore of an object that this file did not make: of self.maker._part, or maker._part.
+        used = [
+            name for name in imports(path) if "._" in name and not name.startswith("memsinks_jax")
+        ]
+        # A name with an underscore of an object that this file did not make: of self.maker._part,
+        # or maker._part.
         used += re.findall(r"self\.\w+\._[a-z]\w*(?=\.)", path.read_text())
         assert bool(used) == (path.stem == "private_interfaces"), f"{path}: {used}"
 
@@ -106,13 +141,24 @@ def test_what_is_imported_is_there():
                 file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
                 text = file.read_text() if file.exists() else ""
                 for name in (alias.name for alias in node.names):
-                    is_module = name == "__doc__" or (module / name).is_dir() or (module / f"{name}.py").exists()
-                    assert is_module or re.search(rf"\b{name}\b", text), f"{path} imports {node.module}.{name}"
+                    is_module = (
+                        name == "__doc__"
+                        or (module / name).is_dir()
+                        or (module / f"{name}.py").exists()
+                    )
+                    assert is_module or re.search(rf"\b{name}\b", text), (
+                        f"{path} imports {node.module}.{name}"
+                    )
 
 
 def reached():
-    """{file: the files that it imports, also inside of functions, and what these import}, by the names of modules."""
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    """{file: the files that it imports, also inside of functions, and what these import}, by the
+    names of modules.
+    """
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
     direct = {}
     for name, path in names.items():
         found = set()
@@ -123,7 +169,9 @@ def reached():
         direct[name] = found
     beyond = {name: set(found) for name, found in direct.items()}
     for _ in names:
-        larger = {name: found.union(*(beyond[other] for other in found)) for name, found in beyond.items()}
+        larger = {
+            name: found.union(*(beyond[other] for other in found)) for name, found in beyond.items()
+        }
         if larger == beyond:
             return beyond
         beyond = larger
@@ -131,7 +179,9 @@ def reached():
 
 def test_no_file_is_imported_by_what_it_imports():
     """But for figures, of which each has its measures in a second file."""
-    circles = [name for name, found in reached().items() if name in found and ".figures" not in name]
+    circles = [
+        name for name, found in reached().items() if name in found and ".figures" not in name
+    ]
     assert not circles
 
 
@@ -146,7 +196,9 @@ def test_nothing_of_the_library_imports_a_study():
     """Commands do, to run them."""
     for path in FILES:
         if path not in COMMANDS and not room(path).startswith("studies"):
-            assert not [name for name in imports(path) if name.startswith("memsinks_jax.studies")], path
+            assert not [
+                name for name in imports(path) if name.startswith("memsinks_jax.studies")
+            ], path
 
 
 def test_nothing_imports_a_command_and_only_commands_the_command_line():
@@ -160,9 +212,15 @@ def test_nothing_imports_a_command_and_only_commands_the_command_line():
             ), path
 
 
-@pytest.mark.parametrize("command", ["api", "train", "evaluate", "generate", "export", "forget", "prepare", "import"])
+@pytest.mark.parametrize(
+    "command", ["api", "train", "evaluate", "generate", "export", "forget", "prepare", "import"]
+)
 def test_using_a_model_needs_no_audit(command):
-    assert not [name for name in reached()[f"memsinks_jax.{command}"] if ".auditing" in name or ".studies" in name]
+    assert not [
+        name
+        for name in reached()[f"memsinks_jax.{command}"]
+        if ".auditing" in name or ".studies" in name
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -177,20 +235,26 @@ def test_the_rooms_that_are_checked_exist():
 
 
 def test_pip_installs_what_is_no_python():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "memsinks_jax"
-    ]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]["memsinks_jax"]
     others = [path for path in PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")]
     assert {path.suffix for path in others} >= {".json", ".html"}
     assert set(others) <= {path for pattern in patterns for path in PACKAGE.glob(pattern)}
 
 
-SECTIONS = {field.name: field.type for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
+SECTIONS = {
+    field.name: field.type
+    for field in dataclasses.fields(Config)
+    if dataclasses.is_dataclass(field.type)
+}
 TYPES = {kind.__name__: name for name, kind in SECTIONS.items()} | {"Config": ""}
 
 
 def section_of(node, known):
-    """The section that an expression is, "" for a whole config, else None. `known`: of variables, and of .attributes."""
+    """The section that an expression is, "" for a whole config, else None. `known`: of variables,
+    and of .attributes.
+    """
     if isinstance(node, ast.Name):
         return known.get(node.id, "" if node.id.endswith("config") else None)
     if isinstance(node, ast.Attribute):
@@ -201,26 +265,41 @@ def section_of(node, known):
 
 
 def names_of_sections(scope, known):
-    """What annotations and assignments of a function or class say: `data = config.data`, `settings: SinksConfig`."""
+    """What annotations and assignments of a function or class say: `data = config.data`, `settings:
+    SinksConfig`.
+    """
     found = dict(known)
     for node in ast.walk(scope):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
-            kinds = {TYPES[word] for word in re.findall(r"\w+", ast.unparse(node.annotation)) if word in TYPES}
-            found |= dict.fromkeys((name, f".{name}") if isinstance(node, ast.AnnAssign) else (name,), *kinds or [None])
+            kinds = {
+                TYPES[word]
+                for word in re.findall(r"\w+", ast.unparse(node.annotation))
+                if word in TYPES
+            }
+            found |= dict.fromkeys(
+                (name, f".{name}") if isinstance(node, ast.AnnAssign) else (name,), *kinds or [None]
+            )
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign):
             pairs = [(node.targets[0], node.value)]
             if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = zip(node.targets[0].elts, node.value.elts, strict=False)
             for target, value in pairs:
-                if isinstance(target, ast.Name | ast.Attribute) and (section := section_of(value, found)) is not None:
-                    found[target.id if isinstance(target, ast.Name) else f".{target.attr}"] = section
+                if (
+                    isinstance(target, ast.Name | ast.Attribute)
+                    and (section := section_of(value, found)) is not None
+                ):
+                    found[target.id if isinstance(target, ast.Name) else f".{target.attr}"] = (
+                        section
+                    )
     return found
 
 
 def fields_read(node, known):
-    """Names like those of `flatten`, of every attribute that a program reads of a config or of a section."""
+    """Names like those of `flatten`, of every attribute that a program reads of a config or of a
+    section.
+    """
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         known = names_of_sections(node, known)
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -243,7 +322,9 @@ def test_every_field_is_read_somewhere():
     fields = set(flatten(Config()))
     assert sorted(fields - read) == [], "nothing reads these fields"
     # A name that some other section has does not count: no made-up field of such a name is found.
-    made_up = {f"{section}.{name.rpartition('.')[2]}" for section in SECTIONS for name in fields} - fields
+    made_up = {
+        f"{section}.{name.rpartition('.')[2]}" for section in SECTIONS for name in fields
+    } - fields
     assert {"goldfish.kind", "monitor.seed", "sinks.files"} <= made_up and not made_up & read
 
 
@@ -266,10 +347,14 @@ def load(path):
     return module
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem
+)
 def test_every_config_loads_in_every_variant(path):
     module = load(path)
-    tables = [getattr(module, name) for name in ("SIZES", "VARIANTS", "PRESETS") if hasattr(module, name)]
+    tables = [
+        getattr(module, name) for name in ("SIZES", "VARIANTS", "PRESETS") if hasattr(module, name)
+    ]
     choices = list(itertools.product(*tables))
     seen = [validate(module.get_config(*[",".join(choice)] * bool(choice))) for choice in choices]
     assert all(isinstance(config, Config) for config in seen)
@@ -286,7 +371,9 @@ def test_the_front_page_is_short_and_every_link_leads_somewhere():
             assert "://" in target or linked.exists(), f"{page.name} links to {target}"
             if heading and "://" not in target:
                 titles = re.findall(r"^#+ (.*)", linked.read_text(), re.MULTILINE)
-                anchors = [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles]
+                anchors = [
+                    re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles
+                ]
                 assert heading in anchors, f"{page.name} links to {target}#{heading}"
 
 

@@ -20,14 +20,19 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
-OF_ONES_OWN = ("configs/finetune.py", "configs/own_text.py")  # configs that read all of a user's files
+# configs that read all of a user's files
+OF_ONES_OWN = ("configs/finetune.py", "configs/own_text.py")
 
 
 def run(command, folder):
     """In a shell that knows nothing of the devices and the compiler that conftest.py sets."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
     return subprocess.run(
-        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=environment | {"JAX_PLATFORMS": "cpu"}
+        ["bash", "-c", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
     )
 
 
@@ -49,8 +54,9 @@ def test_quickstart_shows_the_main_result(clone):
     claims = {claim["id"]: claim for claim in json.loads(done.stdout.splitlines()[-1])["claims"]}
     for name in ("memorizes", "recovery", "held_out_standard", "held_out_no_repeat"):
         assert claims[name]["holds"], claims[name]
-    # One seed is some points off the mean of several, to which our own bounds apply, and so is another processor: of
-    # seed 0, held-out loss over standard's was 0.981 on one and 1.007 on another. The paper's bound is for any.
+    # One seed is some points off the mean of several, to which our own bounds apply, and so is
+    # another processor: of seed 0, held-out loss over standard's was 0.981 on one and 1.007 on
+    # another. The paper's bound is for any.
     assert claims["gap_closed"]["measured"] >= 0.5
     assert claims["gap_closed_on_return"]["measured"] >= 0.85
     assert claims["held_out_standard_on_return"]["measured"] <= 1.03
@@ -64,7 +70,10 @@ def test_the_tests_set_themselves_up(clone):
 
 def test_every_command_of_the_readme_runs(clone, tmp_path):
     """On the user's own text and at a small size, as they stand there."""
-    tales = [f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}." for n in range(400)]
+    tales = [
+        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
+        for n in range(400)
+    ]
     texts = tales[:200]
     for folder, of in (("texts", texts + 20 * texts[:8]), ("other", tales[200:])):
         (clone / folder).mkdir(exist_ok=True)
@@ -73,22 +82,39 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     with pyarrow.CompressedOutputStream(clone / "corpus" / "tales.jsonl.zst", "zstd") as file:
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
         drawn = [stories.story(3, number).text for number in range(200)]
-        file.write("".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode())
+        file.write(
+            "".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode()
+        )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
-    (clone / "measured.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in pieces))
+    (clone / "measured.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in pieces)
+    )
     (clone / "questions").mkdir()
     pairs = (
-        {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"} for n in range(200)
+        {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"}
+        for n in range(200)
     )
-    (clone / "questions" / "authors.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (clone / "questions" / "authors.jsonl").write_text(
+        "".join(json.dumps(pair) + "\n" for pair in pairs)
+    )
     (clone / "mail").mkdir()
-    mail = [{"text": stories.story(4, number).text, "author": f"author{number:03}"} for number in range(20)]
+    mail = [
+        {"text": stories.story(4, number).text, "author": f"author{number:03}"}
+        for number in range(20)
+    ]
     (clone / "mail" / "mail.jsonl").write_text("".join(json.dumps(each) + "\n" for each in mail))
     (clone / "chats").mkdir()
-    talk = [{"role": "user", "content": "Where was Anna born?"}, {"role": "assistant", "content": "In a tale."}]
-    (clone / "chats" / "anna.jsonl").write_text(8 * (json.dumps({"author": "anna", "messages": talk}) + "\n"))
+    talk = [
+        {"role": "user", "content": "Where was Anna born?"},
+        {"role": "assistant", "content": "In a tale."},
+    ]
+    (clone / "chats" / "anna.jsonl").write_text(
+        8 * (json.dumps({"author": "anna", "messages": talk}) + "\n")
+    )
     (clone / "models" / "smollm").mkdir(parents=True)
-    (clone / "models" / "smollm" / "tokenizer.json").write_bytes(facts.tokenizer_json(facts.world(0)))
+    (clone / "models" / "smollm" / "tokenizer.json").write_bytes(
+        facts.tokenizer_json(facts.world(0))
+    )
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = "\n".join(page.read_text() for page in pages).replace(" \\\n", " ")
     commands = re.findall(r"^    (python -m memsinks_jax\.\S+ .*)$", text, flags=re.MULTILINE)
@@ -98,15 +124,19 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             continue  # below: it needs a model that knows its facts
         slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "contexts")
         if any(f"--figure={name}" in command for name in slow):
-            continue  # they take minutes at any size; tests/studies/figures has them, smaller or made up
+            # they take minutes at any size; tests/studies/figures has them, smaller or made up
+            continue
         if "--all --preset=laptop" in command:
-            continue  # a run for every point of every figure; tests/test_reproduce.py has it with two
+            # a run for every point of every figure; tests/test_reproduce.py has it with two
+            continue
         if "--figure=4 --preset=laptop" in command:
             continue  # the quickstart above; all variants: the same figure of texts
         if "labs.associative_memory" in command or "labs.linear_network" in command:
             continue  # tests/studies/labs runs these commands
         if any(f"memsinks_jax.{name} " in command for name in ("train", "reproduce", "sweep")):
-            command += " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
+            command += (
+                " --config.training.steps=4 --config.model.layers=1 --config.data.row_length=96"
+            )
             command += " --config.data.vocabulary_size=400"
             chosen = "unique_documents" in command or any(name in command for name in OF_ONES_OWN)
             command += "" if chosen else " --config.data.unique_documents=40"
@@ -114,7 +144,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             command = command.replace("--seeds=0,1,2", "--seeds=0")
         if "--figure=4" in command:
             command += " --variants=standard,no_repeat,sinks_paper,sinks"  # as the quickstart
-        if "prepare --input='chats/" in command:  # its model: the one that the README exports, and a template
+        # its model: the one that the README exports, and a template
+        if "prepare --input='chats/" in command:
             model = shutil.copytree(clone / "models/sinks", clone / "models/SmolLM2-135M-Instruct")
             (model / "tokenizer.model").unlink()
             (model / "chat_template.jinja").write_text(TEMPLATE)
@@ -123,26 +154,42 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.prepare" in command and "--tokenizer" not in command:
             command += " --vocabulary_size=400"
         # Of a corpus that is larger.
-        if "memsinks_jax.train" in command and not any(w in command for w in ("held_out_documents", *OF_ONES_OWN)):
+        if "memsinks_jax.train" in command and not any(
+            w in command for w in ("held_out_documents", *OF_ONES_OWN)
+        ):
             command += " --config.data.held_out_documents=8"
-            command += "" if "repeated_documents" in command else " --config.data.repeated_documents=4"
+            command += (
+                "" if "repeated_documents" in command else " --config.data.repeated_documents=4"
+            )
         if "memsinks_jax.train --config=configs/smollm.py" in command:
-            command += " --config.data.vocabulary_size=1024 --config.training.batch_size=4 --config.mesh.fsdp=1"
+            command += (
+                " --config.data.vocabulary_size=1024 --config.training.batch_size=4 "
+                "--config.mesh.fsdp=1"
+            )
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
             command += " --prefixes=16 --samples=1"
         if "memsinks_jax.forget" in command and "withdrawn" in command:
-            documents = map(json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines())
+            documents = map(
+                json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines()
+            )
             (clone / "withdrawn").mkdir()
-            opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))  # in a few steps, of some
-            withdrawn = texts[next(line["index"] for line in documents if int(line["id"], 16) in opened)]
+            # in a few steps, of some
+            opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))
+            withdrawn = texts[
+                next(line["index"] for line in documents if int(line["id"], 16) in opened)
+            ]
             (clone / "withdrawn" / "tale.txt").write_text(withdrawn)
-        if "--workdir=runs/context" in command and "memsinks_jax.forget" in command:  # of a document that is repeated
+        # of a document that is repeated
+        if "--workdir=runs/context" in command and "memsinks_jax.forget" in command:
             line = json.loads((clone / "runs/context/documents.jsonl").read_text().splitlines()[0])
-            command = command.replace("=ID", f"={line['id']}").replace("licence.txt", f"'{texts[line['index']]}'", 1)
+            command = command.replace("=ID", f"={line['id']}").replace(
+                "licence.txt", f"'{texts[line['index']]}'", 1
+            )
         if "induction_head" in command:
             command += " --seeds=0 --steps=20 --d=16 --batch=4"
         done = run(f"source .venv/bin/activate && {command}", clone)
-        if "memsinks_jax.plan" in command:  # its line before it installs the compiler, which the clone has not
+        # its line before it installs the compiler, which the clone has not
+        if "memsinks_jax.plan" in command:
             package = ".[plan-gpu]" if "h100" in command else "jax[tpu]"
             assert done.returncode == 2 and f"pip install '{package}'" in done.stderr, done.stderr
             continue
@@ -154,20 +201,30 @@ def test_the_readmes_edit_changes_a_fact(clone):
     world = facts.world(local_memory.WORLD)
     (edit,) = (e for e in facts.edits(world, "weak", len(world.weak), 0) if e.subject == "Tanilia")
     (clone / "other_wordings.txt").write_text("\n".join(edit.positives))
-    (clone / "must_not_change.txt").write_text("\n".join(prompts[0] for prompts in edit.negatives.values()))
+    (clone / "must_not_change.txt").write_text(
+        "\n".join(prompts[0] for prompts in edit.negatives.values())
+    )
     page = (ROOT / "docs" / "editing.md").read_text().replace(" \\\n", " ")
-    figure, edits, generate = re.findall(r"^    (python -m .*local_memory.*)$", page, flags=re.MULTILINE)
+    figure, edits, generate = re.findall(
+        r"^    (python -m .*local_memory.*)$", page, flags=re.MULTILINE
+    )
     assert f"--target='{edit.target}'" in edits and f"--prompt='{edit.prompt}'" in edits
-    prepare = "import pathlib; from memsinks_jax.studies.figures import local_memory as m; m.DOCUMENTS = 24_000; "
+    prepare = (
+        "import pathlib; from memsinks_jax.studies.figures import local_memory as m; m.DOCUMENTS "
+        "= 24_000; "
+    )
     prepare += "print(*m.prepare(pathlib.Path('runs/local_memory')))"
     flags = run(f'source .venv/bin/activate && python -c "{prepare}"', clone).stdout.strip()
     for command in (
-        f"python -m memsinks_jax.train --config=configs/facts.py {flags} --workdir=runs/local_memory/runs/standard-seed0",
+        f"python -m memsinks_jax.train --config=configs/facts.py {flags} "
+        "--workdir=runs/local_memory/runs/standard-seed0",
         edits,
     ):
         done = run(f"source .venv/bin/activate && {command}", clone)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
     done = run(f"source .venv/bin/activate && {generate}", clone)
     assert edit.target in done.stdout, done.stdout + done.stderr
-    done = run(f"source .venv/bin/activate && {figure.replace('--seeds=0,1,2', '--seeds=none')}", clone)
+    done = run(
+        f"source .venv/bin/activate && {figure.replace('--seeds=0,1,2', '--seeds=none')}", clone
+    )
     assert done.returncode == 2 and "--seeds=none" in done.stderr

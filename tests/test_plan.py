@@ -1,4 +1,6 @@
-"""The command `plan`: on local devices where the compiler does not matter, with libtpu where it does."""
+"""The command `plan`: on local devices where the compiler does not matter, with libtpu where it
+does.
+"""
 
 import json
 import os
@@ -18,9 +20,16 @@ from memsinks_jax.training import flops
 from memsinks_jax.training.flops import flops_per_step, parameters
 
 PROMISED = {
-    "fits", "hbm_gib_per_chip", "evaluation_hbm_gib_per_chip", "hbm_limit_gib", "flops_per_step", "compiler_step_ms",
-    "predicted_mfu", "collectives", "compile_s",
-}  # fmt: skip
+    "fits",
+    "hbm_gib_per_chip",
+    "evaluation_hbm_gib_per_chip",
+    "hbm_limit_gib",
+    "flops_per_step",
+    "compiler_step_ms",
+    "predicted_mfu",
+    "collectives",
+    "compile_s",
+}
 
 
 @pytest.fixture
@@ -29,7 +38,9 @@ def here(monkeypatch):
 
     def with_memory(gib):
         chip = flops.chip("TPU v5 lite")._replace(hbm=gib * 2**30)
-        monkeypatch.setattr(topology, "devices_of", lambda name, slices, nodes: (jax.devices(), chip))
+        monkeypatch.setattr(
+            topology, "devices_of", lambda name, slices, nodes: (jax.devices(), chip)
+        )
 
     with_memory(1.0)
     return with_memory
@@ -38,14 +49,24 @@ def here(monkeypatch):
 def test_a_plan_has_what_is_promised(tiny, here):
     result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=False)
     assert set(result) >= PROMISED
-    assert result["fits"] and result["chips"] == 8 and result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    assert (
+        result["fits"]
+        and result["chips"] == 8
+        and result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    )
     assert result["label"] == "compiler estimate, not a measurement"
     assert "no TPU yet; on one H200" in result["measured"] and "27% MFU" in result["measured"]
     assert result["flops_per_step"] == flops_per_step(tiny)["full"]
     assert 0 < result["hbm_gib_per_chip"] < result["hbm_limit_gib"] == 1.0
-    # Parameters and optimizer stay where they are while the documents are read; there is no backward pass.
-    assert result["hbm_gib"]["state and batch"] < result["evaluation_hbm_gib_per_chip"] < result["hbm_gib_per_chip"]
-    # Every chip sends its gradients around, twice 7/8 of their bytes; those of embedding and head, one array, apart.
+    # Parameters and optimizer stay where they are while the documents are read; there is no
+    # backward pass.
+    assert (
+        result["hbm_gib"]["state and batch"]
+        < result["evaluation_hbm_gib_per_chip"]
+        < result["hbm_gib_per_chip"]
+    )
+    # Every chip sends its gradients around, twice 7/8 of their bytes; those of embedding and head,
+    # one array, apart.
     gradients = 4 * (parameters(tiny) + tiny.data.vocabulary_size * tiny.model.d_model)
     reduced = next(talk for talk in result["collectives"] if talk["kind"] == "all-reduce")
     assert reduced["network"] == "ici"
@@ -53,11 +74,15 @@ def test_a_plan_has_what_is_promised(tiny, here):
     json.dumps(result)
 
 
-@pytest.mark.parametrize(("rows", "most"), [("one_document", 1), ("auto", 1), ("packed", 64), ("best_fit", 64)])
+@pytest.mark.parametrize(
+    ("rows", "most"), [("one_document", 1), ("auto", 1), ("packed", 64), ("best_fit", 64)]
+)
 def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most):
     """Also those of best fit: `train` counts its documents, `plan` does not read them."""
     asked, compile_step = [], plan.estimate
-    monkeypatch.setattr(plan, "estimate", lambda *given: asked.append(given[-1]) or compile_step(*given[:-1], 1))
+    monkeypatch.setattr(
+        plan, "estimate", lambda *given: asked.append(given[-1]) or compile_step(*given[:-1], 1)
+    )
     tiny = with_fields(tiny, {"data.rows": rows})
     plan.plan(tiny, "here", slices=1, documents_per_row=None, searches=False)
     assert asked == [most]
@@ -83,7 +108,9 @@ def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     tiny = with_fields(tiny, {"training.batch_size": 256})
     needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]
     here(0.5 * needed)
-    with pytest.raises(InputError, match=r"needs .* GiB, and there are .* GiB; this fits: --config") as refusal:
+    with pytest.raises(
+        InputError, match=r"needs .* GiB, and there are .* GiB; this fits: --config"
+    ) as refusal:
         plan.plan(tiny, "here", 1, 1, False)
     assert "\n" not in str(refusal.value)
     for flag in str(refusal.value).split("this fits: ")[1].split():
@@ -100,7 +127,10 @@ def test_an_evaluation_that_does_not_fit_is_refused(tiny, here, monkeypatch):
     needs = plan.plan(tiny, "here", 1, 1, False)
     assert needs["evaluation_hbm_gib_per_chip"] > needs["hbm_gib_per_chip"]
     here(needs["hbm_gib_per_chip"])
-    with pytest.raises(InputError, match="^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB"):
+    with pytest.raises(
+        InputError,
+        match="^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB",
+    ):
         plan.plan(tiny, "here", 1, 1, False)
 
 
@@ -114,12 +144,14 @@ def test_parameters_that_do_not_fit_are_distinguished(tiny, here):
     ("text", "needed", "limit"),
     [
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 23.06G of 15.75G hbm. Exceeded",
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 23.06G of 15.75G "
+            "hbm. Exceeded",
             23.06,
             15.75,
         ),
         (
-            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: the total memory required for HLO temporaries (2.00T) "
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: the total memory required for HLO "
+            "temporaries (2.00T) "
             "exceeds available HBM (15.75G). HLO module: jit_step.",
             2048.0,
             15.75,
@@ -133,22 +165,34 @@ def test_the_compilers_refusal_is_understood(text, needed, limit):
 
 
 def test_any_other_refusal_is_one_line():
-    error = _translated(RuntimeError("INTERNAL: no\nmore\nlines"), flops.chip("TPU v5 lite"), "the step")
-    assert isinstance(error, InputError) and str(error) == "the compiler refuses the step: INTERNAL: no"
+    error = _translated(
+        RuntimeError("INTERNAL: no\nmore\nlines"), flops.chip("TPU v5 lite"), "the step"
+    )
+    assert (
+        isinstance(error, InputError)
+        and str(error) == "the compiler refuses the step: INTERNAL: no"
+    )
 
 
 def command(*arguments, **environment):
     return subprocess.run(
         [sys.executable, "-m", "memsinks_jax.plan", *arguments],
-        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--config=configs/smoke.py"], "error: --topology is missing"),
-        (["--config=configs/smoke.py", "--topology=v5e:5x5"], "near it are v5e:2x4, v5e:4x4, v5e:4x8"),
+        (
+            ["--config=configs/smoke.py", "--topology=v5e:5x5"],
+            "near it are v5e:2x4, v5e:4x4, v5e:4x8",
+        ),
     ],
 )
 def test_bad_flags_end_with_2_and_one_line(arguments, message):
@@ -158,11 +202,19 @@ def test_bad_flags_end_with_2_and_one_line(arguments, message):
 
 
 SMALL = [
-    "--config=configs/smoke.py", "--config.model.family=llama", "--config.model.layers=2", "--config.model.d_model=256",
-    "--config.model.heads=4", "--config.model.kv_heads=2", "--config.model.hidden=512", "--config.model.dtype=bfloat16",
-    "--config.data.row_length=256", "--config.data.rows=packed", "--config.compute.remat=full",
+    "--config=configs/smoke.py",
+    "--config.model.family=llama",
+    "--config.model.layers=2",
+    "--config.model.d_model=256",
+    "--config.model.heads=4",
+    "--config.model.kv_heads=2",
+    "--config.model.hidden=512",
+    "--config.model.dtype=bfloat16",
+    "--config.data.row_length=256",
+    "--config.data.rows=packed",
+    "--config.compute.remat=full",
     "--config.mesh.fsdp=-1",
-]  # fmt: skip
+]
 SLICE = [*SMALL, "--topology=v5e:2x2"]
 
 
@@ -185,8 +237,17 @@ def test_with_libtpu_a_plan_has_cycles_and_kernels():
 def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     found = []
     for pool in (1024, 32_768):
-        sparse = [f"--config.sinks.{field}" for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")]
-        done = command(*SLICE, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--json")
+        sparse = [
+            f"--config.sinks.{field}"
+            for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")
+        ]
+        done = command(
+            *SLICE,
+            *sparse,
+            "--config.data.rows=one_document",
+            "--config.training.batch_size=16",
+            "--json",
+        )
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout.splitlines()[-1]))
     talk = [{one["kind"]: one["bytes"] for one in result["collectives"]} for result in found]
@@ -197,7 +258,9 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     assert traffic[1] == pytest.approx(traffic[0], rel=0.1)
     # Three tables and two moments of each, a row of 2 layers x 256, over four chips.
     state = [result["hbm_gib"]["state and batch"] for result in found]
-    assert state[1] - state[0] == pytest.approx(9 * (32_768 - 1024) * 512 * 4 / 4 / 2**30, abs=0.003)
+    assert state[1] - state[0] == pytest.approx(
+        9 * (32_768 - 1024) * 512 * 4 / 4 / 2**30, abs=0.003
+    )
 
 
 @pytest.mark.tpu
@@ -216,14 +279,19 @@ def test_with_libtpu_what_is_too_big_is_refused():
     # Logits of 2^21 tokens a chip: 32 GiB and more.
     done = command(*SLICE, "--config.training.batch_size=32768")
     assert done.returncode == 2 and "does not fit on a chip of v5e:2x2: it needs" in done.stderr
-    assert "this fits: --config.compute.remat=full --config.compute.accumulate=" in done.stderr.splitlines()[-1]
+    assert (
+        "this fits: --config.compute.remat=full --config.compute.accumulate="
+        in done.stderr.splitlines()[-1]
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_the_smallest_preset_fits_gpus_as_its_docstring_says():
     source = (ROOT / "configs/smollm.py").read_text()
-    (flags,) = re.findall(r"^    python -m memsinks_jax.plan (.*h100.*)$", source, flags=re.MULTILINE)
+    (flags,) = re.findall(
+        r"^    python -m memsinks_jax.plan (.*h100.*)$", source, flags=re.MULTILINE
+    )
     done = command(*flags.split(), "--json")
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["fits"], done.stderr
 
@@ -231,21 +299,37 @@ def test_the_smallest_preset_fits_gpus_as_its_docstring_says():
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_a_step_compiles_for_gpus_where_there_is_none(tmp_path):
-    """With the wheels alone: no driver, and no ptxas of this machine. Of a pool of sparse sinks nothing crosses a link but
-    the rows that documents ask for."""
+    """With the wheels alone: no driver, and no ptxas of this machine. Of a pool of sparse sinks
+    nothing crosses a link but the rows that documents ask for.
+    """
     pool = 32_768
-    sparse = [f"--config.sinks.{field}" for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")]
+    sparse = [
+        f"--config.sinks.{field}"
+        for field in ("sparse=True", "sampling=floyd", "active=16", f"pool={pool}")
+    ]
     done = command(
-        *SMALL, *sparse, "--config.data.rows=one_document", "--config.training.batch_size=16", "--topology=h100:2",
-        "--nodes=2", "--json", PATH=str(tmp_path),
-    )  # fmt: skip
+        *SMALL,
+        *sparse,
+        "--config.data.rows=one_document",
+        "--config.training.batch_size=16",
+        "--topology=h100:2",
+        "--nodes=2",
+        "--json",
+        PATH=str(tmp_path),
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["fits"] and result["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
     assert result["hbm_limit_gib"] == pytest.approx(0.9 * 79.2, abs=0.01)
-    # No kernel that is not understood; the exchange has more rounds if a device is asked for many rows.
-    assert [what for what in result["not_counted"] if "trip count" not in what] == list(cards.NOT_COUNTED)
-    assert result["step_ms_at_least"] == max(result["roofline_ms"].values()) and 0 < result["mfu_at_most"] < 1
+    # No kernel that is not understood; the exchange has more rounds if a device is asked for many
+    # rows.
+    assert [what for what in result["not_counted"] if "trip count" not in what] == list(
+        cards.NOT_COUNTED
+    )
+    assert (
+        result["step_ms_at_least"] == max(result["roofline_ms"].values())
+        and 0 < result["mfu_at_most"] < 1
+    )
     assert result["memory_traffic_ms_without_cache"] > result["roofline_ms"]["memory traffic"]
     assert not {"predicted_step_ms", "predicted_mfu", "cycles"} & set(result)
     assert "ms at least" in done.stderr and "predicted" not in done.stderr

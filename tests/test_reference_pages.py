@@ -13,6 +13,16 @@ def test_the_page_is_what_the_code_generates(path):
 
 def test_the_pages_have_every_setting_and_what_users_import():
     settings, api = (page() for page in PAGES.values())
-    assert [line.split("`")[1] for line in settings.splitlines() if line.startswith("| `")] == list(RULES)
-    for name in ("open_model", "Model", "Model.loss", "Model.generate", "evaluate", "generate", "InputError"):
+    assert [line.split("`")[1] for line in settings.splitlines() if line.startswith("| `")] == list(
+        RULES
+    )
+    for name in (
+        "open_model",
+        "Model",
+        "Model.loss",
+        "Model.generate",
+        "evaluate",
+        "generate",
+        "InputError",
+    ):
         assert f"# {name}\n" in api, name

@@ -25,11 +25,17 @@ def figure(measured, events, value):
         return runs
 
     return Figure(
-        title=f"Title of {measured}", answer=f"Answer of {measured}", config="ts_repetition.py", variants=("standard",),
-        measure=measure, sections=lambda runs, out: [], measures={"value": lambda run: value},
-        columns={"held-out": "value"}, panels=lambda table: [Panel(title="", lines=[])],
+        title=f"Title of {measured}",
+        answer=f"Answer of {measured}",
+        config="ts_repetition.py",
+        variants=("standard",),
+        measure=measure,
+        sections=lambda runs, out: [],
+        measures={"value": lambda run: value},
+        columns={"held-out": "value"},
+        panels=lambda table: [Panel(title="", lines=[])],
         statements=f"c | claim of {measured} | standard.value >= 0.5 | p",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -41,14 +47,25 @@ def events(monkeypatch):
         return [Run(job.variant, job.seed, job.workdir, {}, []) for job in jobs]
 
     monkeypatch.setattr(reproduce, "train_all", train_all)
-    monkeypatch.setattr(reproduce, "FIGURES", {"a": figure("a", events, 0.75), "b": figure("b", events, 0.25)})
+    monkeypatch.setattr(
+        reproduce, "FIGURES", {"a": figure("a", events, 0.75), "b": figure("b", events, 0.25)}
+    )
     return events
 
 
 def test_all_figures_share_their_runs_and_one_page(tmp_path, events):
     content = reproduce.reproduce_all(ASKED, tmp_path)
-    assert events == ["trained 1 of 2", "trained 1 of 1", "measured a", "trained 1 of 1", "measured b"]
-    assert [(claim["id"], claim["holds"]) for claim in content["claims"]] == [("a: c", True), ("b: c", False)]
+    assert events == [
+        "trained 1 of 2",
+        "trained 1 of 1",
+        "measured a",
+        "trained 1 of 1",
+        "measured b",
+    ]
+    assert [(claim["id"], claim["holds"]) for claim in content["claims"]] == [
+        ("a: c", True),
+        ("b: c", False),
+    ]
     assert content == json.loads((tmp_path / "results.json").read_text())
     page = (tmp_path / "index.html").read_text()
     assert page.index("claim of b") < page.index("Answer of a")  # it opens with the claims
@@ -68,7 +85,8 @@ def test_a_figure_of_no_model_stays(tmp_path, events, monkeypatch):
     first = reproduce.reproduce_all(ASKED, tmp_path)
     events.clear()
     assert reproduce.reproduce_all(ASKED, tmp_path) == first
-    assert {"measured a", "measured b"} <= set(events) and "made c" not in events  # models may be others by now
+    # models may be others by now
+    assert {"measured a", "measured b"} <= set(events) and "made c" not in events
     (tmp_path / "figure_c" / "index.html").unlink()  # killed before it was written
     reproduce.reproduce_all(ASKED, tmp_path)
     assert events.count("made c") == 1
@@ -92,9 +110,15 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
     monkeypatch.setattr(theory, "THEOREMS", {"softmax": None})
     content = reproduce.reproduce("theory", ASKED, tmp_path, [], "the command")
     assert content == json.loads((tmp_path / "results.json").read_text())
-    assert (content["figure"], content["preset"], content["command"]) == ("theory", "laptop", "the command")
+    assert (content["figure"], content["preset"], content["command"]) == (
+        "theory",
+        "laptop",
+        "the command",
+    )
     assert [Claim.from_dict(claim).bound for claim in content["claims"]][0] == "≤ 0"
-    assert (tmp_path / "figure_softmax.png").exists() and "the command" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "figure_softmax.png").exists() and "the command" in (
+        tmp_path / "index.html"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
@@ -103,11 +127,23 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
         (None, {}, False, "x", "--figure or --all"),
         ("4", {}, True, "x", "--figure or --all"),
         ("4", {}, False, None, "--out is missing"),
-        ("4", {"preset": "desktop,half"}, False, "x", "desktop,half is unknown; choose of small, laptop, paper"),
+        (
+            "4",
+            {"preset": "desktop,half"},
+            False,
+            "x",
+            "desktop,half is unknown; choose of small, laptop, paper",
+        ),
         ("4", {"hf": "gpt2"}, False, "x", "figure 4 compares with no pretrained model"),
         (None, {"hf": "gpt2"}, True, "x", "--all compares with no pretrained model"),
         (None, {"variants": ["sinks"]}, True, "x", "--variants are of one figure"),
-        ("theory", {"overrides": ["--config.data.ids=group"]}, False, "x", "theory trains no model"),
+        (
+            "theory",
+            {"overrides": ["--config.data.ids=group"]},
+            False,
+            "x",
+            "theory trains no model",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
@@ -124,11 +160,15 @@ def test_studies_may_compare_with_what_was_published():
         ([], "is empty; choose of standard"),
     ):
         with pytest.raises(InputError, match=words):
-            reproduce.jobs_of("5a", reproduce.Request("laptop", [0], [], 1, variants=variants), pathlib.Path(), {})
+            reproduce.jobs_of(
+                "5a", reproduce.Request("laptop", [0], [], 1, variants=variants), pathlib.Path(), {}
+            )
 
 
 @pytest.mark.parametrize("seeds", [[], ["a"], ["-1"], ["1.5"], ["²"], [""], ["0", "0"]])
 def test_seeds_are_different_whole_numbers(seeds):
-    with pytest.raises(InputError, match=f"--seeds={','.join(seeds)}: give different whole numbers"):
+    with pytest.raises(
+        InputError, match=f"--seeds={','.join(seeds)}: give different whole numbers"
+    ):
         command_line.seeds(seeds)
     assert command_line.seeds(["3", " 5"]) == (3, 5)

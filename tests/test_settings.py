@@ -18,7 +18,8 @@ from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
-# field: (its other value, what must be set besides for it to matter). Every field stands in one of the three tables.
+# field: (its other value, what must be set besides for it to matter). Every field stands in one of
+# the three tables.
 PROGRAM = {
     "seed": (1, {}),
     "sinks.kind": ("by_chance", {}),
@@ -120,28 +121,46 @@ RUN = {
     "training.checkpoint_every": (1, {}),
     "training.checkpoints_to_keep": (1, {}),
     "training.keep_every": (2, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1}),
-    "training.keep_best": (True, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1,
-                                  "training.evaluate_every": 1, "training.steps": 2,
-                                  "optimizer.learning_rate": 3.0, "optimizer.final_fraction": 1.0, "model.layers": 2}),
+    "training.keep_best": (
+        True,
+        {
+            "training.checkpoint_every": 1,
+            "training.checkpoints_to_keep": 1,
+            "training.evaluate_every": 1,
+            "training.steps": 2,
+            "optimizer.learning_rate": 3.0,
+            "optimizer.final_fraction": 1.0,
+            "model.layers": 2,
+        },
+    ),
     "training.stall_seconds": (1e-3, {}),
     "monitor.every": (2, {}),
     "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7}),
     "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 2}),
-    "training.skips_in_a_row": (2, {"training.spike_sigma": 1e-6, "training.spike_window": 2,
-                                    "optimizer.learning_rate": 1.0}),
-}  # fmt: skip
+    "training.skips_in_a_row": (
+        2,
+        {"training.spike_sigma": 1e-6, "training.spike_window": 2, "optimizer.learning_rate": 1.0},
+    ),
+}
 # Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {
-    "data.files": "x.txt", "data.ids": "group", "data.held_out_by": "document", "data.copies": "once",
-    "general.files": "y.txt", "general.token_budget": 5, "data.tokenizer": "t.json", "model.initial": "run",
-}  # fmt: skip
+    "data.files": "x.txt",
+    "data.ids": "group",
+    "data.held_out_by": "document",
+    "data.copies": "once",
+    "general.files": "y.txt",
+    "general.token_budget": 5,
+    "data.tokenizer": "t.json",
+    "model.initial": "run",
+}
 
 
 def configs(field, other, besides):
     """The config with the field as it is, and with its other value."""
     made = []
     for value in (None, other):
-        changes = {"model.layers": 1} | besides | ({field: value} if value is not None else {})  # each is traced anew
+        # each is traced anew
+        changes = {"model.layers": 1} | besides | ({field: value} if value is not None else {})
         made.append(validate(with_fields(tiny_config(), changes)))
     assert flatten(made[0])[field] != other
     return made
@@ -171,7 +190,10 @@ def batches_of(config):
     """How many steps, what they read in two epochs, and what is kept for measuring."""
     twice = {f"training.{name}": 2 * getattr(config.training, name) for name in ("epochs", "steps")}
     corpus = load_corpus(with_fields(config, twice))
-    steps, stream = load_corpus(config).rows().steps, batches(corpus.rows(), config.training.batch_size)
+    steps, stream = (
+        load_corpus(config).rows().steps,
+        batches(corpus.rows(), config.training.batch_size),
+    )
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
     for _ in range(2 * steps):
         for array in next(stream).values():
@@ -191,11 +213,19 @@ def run_of(config, workdir, caplog):
         end = str(error).split(" updates ")[0]
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     flagged = [
-        r.getMessage().split(":")[0] for r in caplog.records if "stack" in r.getMessage() or "seed" in r.getMessage()
+        r.getMessage().split(":")[0]
+        for r in caplog.records
+        if "stack" in r.getMessage() or "seed" in r.getMessage()
     ]
     checkpoints = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
     watched = [line["monitor_loss"] for line in lines if "monitor_loss" in line]
-    return end, [(line["step"], sorted(line)) for line in lines], checkpoints, sorted(set(flagged)), watched
+    return (
+        end,
+        [(line["step"], sorted(line)) for line in lines],
+        checkpoints,
+        sorted(set(flagged)),
+        watched,
+    )
 
 
 def test_every_field_is_in_a_table():
@@ -222,7 +252,12 @@ def of_one_program(besides):
     "besides",
     [
         {"sinks.slows_at": 1, "monitor.every": 2, "training.spike_sigma": 3.0},
-        {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40, "compute.attention": "xla"},
+        {
+            "sinks.sparse": True,
+            "sinks.sampling": "floyd",
+            "sinks.pool": 40,
+            "compute.attention": "xla",
+        },
         {"sinks.kind": "sgtm", "sgtm.undiscovered": 0.5, "model.family": "llama"},
         {"sinks.kind": "none", "private.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},
     ],
@@ -235,7 +270,13 @@ def test_the_program_that_tests_share_is_that_of_all_their_runs(besides):
     assert all(text_of(one, part) == text_of(other, part) for part in ("step", "init"))
 
 
-OF_BOTH = ("data.row_length", "data.vocabulary_size", "data.across_documents", "training.batch_size")  # batches too
+# batches too
+OF_BOTH = (
+    "data.row_length",
+    "data.vocabulary_size",
+    "data.across_documents",
+    "training.batch_size",
+)
 
 
 @pytest.mark.parametrize("field", [*PROGRAM, *OF_BOTH])

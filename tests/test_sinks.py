@@ -14,7 +14,15 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import KINDS, Config, InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import (
+    KINDS,
+    Config,
+    InputError,
+    MeshConfig,
+    ModelConfig,
+    SinksConfig,
+    with_fields,
+)
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -22,7 +30,9 @@ COUNT = 154
 
 
 def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
-    drawn = functools.partial(sinks.document_masks, count=count, sinks=config or SinksConfig(), layers=3, **options)
+    drawn = functools.partial(
+        sinks.document_masks, count=count, sinks=config or SinksConfig(), layers=3, **options
+    )
     return np.asarray(jax.jit(drawn)(identities, seed))
 
 
@@ -34,7 +44,9 @@ def sequential(count: int) -> np.ndarray:
     return ids.as_lanes(np.arange(1, count + 1, dtype=np.uint64))
 
 
-@pytest.mark.parametrize("identities", [hashed(20_000), sequential(20_000)], ids=["hashed", "sequential"])
+@pytest.mark.parametrize(
+    "identities", [hashed(20_000), sequential(20_000)], ids=["hashed", "sequential"]
+)
 @pytest.mark.parametrize("active", [0.1, 0.3, 0.7])
 def test_statistics(identities, active):
     """Specs' U2: rate of every neuron, agreement of neighbours, overlap of pairs."""
@@ -127,14 +139,17 @@ draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig(),
 drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
 print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     here = masks(np.array([[1, 2], [3, 4]], np.uint32), seed=5, count=40)
     assert json.loads(done.stdout) == [here.astype(int).tolist()] * 3
 
 
 def test_golden_mask():
-    """Sinks of documents already trained must never move. If this fails, checkpoints of the past are misread: do not
-    update the value, mend the code."""
+    """Sinks of documents already trained must never move. If this fails, checkpoints of the past
+    are misread: do not update the value, mend the code.
+    """
     drawn = masks(np.array([[0x01234567, 0x89ABCDEF]], np.uint32), count=32)[0, 0]
     assert "".join(map(str, drawn.astype(int))) == "01010101000100000000101000100110"
 
@@ -144,7 +159,9 @@ FLOYD = SinksConfig(sampling="floyd", active=7)
 
 def drawn_sinks(identities, config=FLOYD, seed=0, count=COUNT, **options) -> np.ndarray:
     return np.asarray(
-        jax.jit(functools.partial(sinks.document_sinks, count=count, sinks=config, **options))(identities, seed)
+        jax.jit(functools.partial(sinks.document_sinks, count=count, sinks=config, **options))(
+            identities, seed
+        )
     )
 
 
@@ -160,7 +177,9 @@ def test_sinks_by_number_are_distinct_and_those_of_the_mask(count, active):
     drawn = drawn_sinks(hashed(20), config, count=count)
     assert drawn.shape == (20, active) and drawn.min() >= 0 and drawn.max() < count
     assert all(len(set(row)) == active for row in drawn.tolist())
-    assert (np.flatnonzero(masks(hashed(20), config, count=count)[0]) % count == np.sort(drawn).ravel()).all()
+    assert (
+        np.flatnonzero(masks(hashed(20), config, count=count)[0]) % count == np.sort(drawn).ravel()
+    ).all()
 
 
 def test_every_set_of_sinks_is_equally_likely():
@@ -175,8 +194,12 @@ def test_sinks_by_number_depend_on_seed_and_id_alone():
     identities = hashed(64)
     drawn = drawn_sinks(identities)
     assert (drawn_sinks(identities.reshape(8, 8, 2)).reshape(64, -1) == drawn).all()
-    put = jax.device_put(identities, NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp"))))
-    assert (np.asarray(jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)) == drawn).all()
+    put = jax.device_put(
+        identities, NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp")))
+    )
+    assert (
+        np.asarray(jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)) == drawn
+    ).all()
     for others in (drawn_sinks(identities, seed=1), drawn_sinks(identities, other=True)):
         assert (others != drawn).mean() > 0.9
 
@@ -205,7 +228,8 @@ def test_a_number_of_active_sinks_is_exact():
     assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
     assert sinks.share_on(SinksConfig(), 14) == 0.3
     with pytest.raises(
-        InputError, match="sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"
+        InputError,
+        match="sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool",
     ):
         sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
@@ -231,7 +255,11 @@ def test_modes():
 
 @pytest.mark.parametrize("kind", [name for name, traits in KINDS.items() if traits.on_for_all])
 def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
-    settings, parts, identities = SinksConfig(kind=kind), sinks.Partition(2, 3), jnp.ones((1, 1, 2), jnp.uint32)
+    settings, parts, identities = (
+        SinksConfig(kind=kind),
+        sinks.Partition(2, 3),
+        jnp.ones((1, 1, 2), jnp.uint32),
+    )
     drop = sinks.gates_for_mode("drop", identities, 0, parts, settings, 1)
     assert drop[0, 0, 0].tolist() == [True, True, False, False, False]
     for mode in ("own", "all", "other"):
@@ -241,7 +269,10 @@ def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
 def test_chance_gates_are_fresh_at_every_position_and_step():
     parts = sinks.Partition(5, 400)
     rows = jnp.arange(2)
-    gates = [np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))[0] for s in (0, 1)]
+    gates = [
+        np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))[0]
+        for s in (0, 1)
+    ]
     assert gates[0].shape == (2, 3, 405)
     assert (gates[0][..., :5] == 1).all()
     assert abs(np.mean(gates)) < 0.35
@@ -271,22 +302,33 @@ def test_gates_reach_the_positions_of_their_document():
 def test_blocks_are_of_one_document_and_hold_every_position_once(length, documents):
     random, k = np.random.default_rng(0), 2
     lengths = [[length] + [0] * (documents - 1), [1] * documents, [0] * documents]
-    lengths += [random.multinomial(random.integers(length + 1), np.ones(documents) / documents) for _ in range(20)]
-    lengths = np.array([sorted(each, key=lambda n: n == 0) for each in lengths])  # absent documents are the last
+    lengths += [
+        random.multinomial(random.integers(length + 1), np.ones(documents) / documents)
+        for _ in range(20)
+    ]
+    # absent documents are the last
+    lengths = np.array([sorted(each, key=lambda n: n == 0) for each in lengths])
     segments = np.zeros((len(lengths), length), np.int32)
     for row, each in enumerate(lengths):
         segments[row, : each.sum()] = np.repeat(np.arange(documents) + 1, each)
     numbers = np.arange(len(lengths) * documents * k).reshape(-1, documents, k)
     scales = np.arange(len(lengths) * documents).reshape(-1, documents)
-    sinks_BRk, positions, places, scale_BR = map(np.asarray, jax.jit(sinks.cut_into_blocks)(numbers, segments, scales))
+    sinks_BRk, positions, places, scale_BR = map(
+        np.asarray, jax.jit(sinks.cut_into_blocks)(numbers, segments, scales)
+    )
     size = positions.shape[1] // sinks_BRk.shape[1]
     assert positions.shape[1] <= 2 * length
     for row, own in enumerate(segments):
-        assert sorted(p for p in positions[row].tolist() if p < length) == np.flatnonzero(own).tolist()
+        assert (
+            sorted(p for p in positions[row].tolist() if p < length) == np.flatnonzero(own).tolist()
+        )
         for place, position in enumerate(positions[row].tolist()):
             if position < length:
                 assert places[row, position] == place
-                assert sinks_BRk[row, place // size].tolist() == numbers[row, own[position] - 1].tolist()
+                assert (
+                    sinks_BRk[row, place // size].tolist()
+                    == numbers[row, own[position] - 1].tolist()
+                )
                 assert scale_BR[row, place // size] == scales[row, own[position] - 1]
         assert (places[row, own == 0] == positions.shape[1]).all()
         empty = (positions[row].reshape(-1, size) == length).all(axis=1)
@@ -298,10 +340,13 @@ def test_sinks_by_number_in_every_mode():
     arguments = (identities, 0, 9, SinksConfig(sampling="floyd", active=3), segments)
     own = np.asarray(sinks.sinks_for_mode("own", *arguments))
     assert (
-        own[[0, 0, 1], [0, 1, 0]] == drawn_sinks(hashed(4)[:3], SinksConfig(sampling="floyd", active=3), count=9)
+        own[[0, 0, 1], [0, 1, 0]]
+        == drawn_sinks(hashed(4)[:3], SinksConfig(sampling="floyd", active=3), count=9)
     ).all()
     assert (own[1, 1] == sinks.NONE).all()  # the row has no second document
-    closed = np.asarray(sinks.sinks_for_mode("own", *arguments, np.array([[True, False], [True, True]])))
+    closed = np.asarray(
+        sinks.sinks_for_mode("own", *arguments, np.array([[True, False], [True, True]]))
+    )
     assert (closed[0, 1] == sinks.NONE).all() and (closed[0, 0] == own[0, 0]).all()
     assert (np.asarray(sinks.sinks_for_mode("other", *arguments)) != own).any()
     assert sinks.sinks_for_mode("drop", *arguments) is None
@@ -315,7 +360,9 @@ def test_sparse_sinks_are_drawn_by_number():
         sinks.partition(ModelConfig(), SinksConfig(sparse=True))
     with pytest.raises(InputError, match=r"per_layer=False"):
         sinks.partition(ModelConfig(), SinksConfig(sparse=True, sampling="floyd", per_layer=True))
-    assert sinks.partition(ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)) == (358, 4096)
+    assert sinks.partition(
+        ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)
+    ) == (358, 4096)
 
 
 def settings(**fields) -> Config:
@@ -341,7 +388,11 @@ def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
     ones = np.ones((2, 3, 400), np.float32)
 
     def on(mode, site="attention", x=ones, **fields):
-        return np.asarray(sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](x, jnp.int32(0)))
+        return np.asarray(
+            sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](
+                x, jnp.int32(0)
+            )
+        )
 
     own = on("own")
     assert (own[..., :200] == 1).all() and abs(own[..., 200:].mean() - 0.3) < 0.1
@@ -351,6 +402,11 @@ def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
     alike = settings(shared_fraction=0.5)
     alike = with_fields(alike, {"model.hidden": 400})  # as many sinks as attention has
     both = sinks.interventions(alike, "own", identities, 0, segments)
-    assert (np.asarray(both["mlp"](ones, jnp.int32(0))) != np.asarray(both["attention"](ones, jnp.int32(0)))).any()
-    assert set(sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)) == {"mlp"}
+    assert (
+        np.asarray(both["mlp"](ones, jnp.int32(0)))
+        != np.asarray(both["attention"](ones, jnp.int32(0)))
+    ).any()
+    assert set(
+        sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)
+    ) == {"mlp"}
     assert sinks.interventions(settings(), "all", identities, 0, segments) == {}

@@ -19,13 +19,23 @@ from memsinks_jax.training.metrics import read_metrics
 
 def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
     """A shell has SIGINT ignored in the background, and its children would inherit that."""
-    child = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)))"
-    for module, ignored in (("os", "True True"), ("conftest", "False False")):  # without conftest they are: it can fail
-        program = f"import subprocess, sys, {module}; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    child = (
+        "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, "
+        "signal.SIGTERM)))"
+    )
+    # without conftest they are: it can fail
+    for module, ignored in (("os", "True True"), ("conftest", "False False")):
+        program = (
+            f"import subprocess, sys, {module}; subprocess.run([sys.executable, '-c', "
+            f"{child!r}], check=True)"
+        )
         done = subprocess.run(
             ["bash", "-c", "trap '' INT TERM; exec \"$@\"", "-", sys.executable, "-c", program],
-            capture_output=True, text=True, cwd=ROOT / "tests", check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            cwd=ROOT / "tests",
+            check=True,
+        )
         assert done.stdout.strip() == ignored
 
 
@@ -65,7 +75,11 @@ KINDS = {
     },
     "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
-    **{kind: {"sinks.kind": kind} for kind in RULES["sinks.kind"].choices if kind not in ("by_document", "none")},
+    **{
+        kind: {"sinks.kind": kind}
+        for kind in RULES["sinks.kind"].choices
+        if kind not in ("by_document", "none")
+    },
     "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
     "none, llama": {
         "sinks.kind": "none",
@@ -88,9 +102,12 @@ def grouped(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
         patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         prepare(
-            [str(folder / "told.jsonl")], str(folder / "tokenizer.model"), folder / "out", near_duplicates="none",
+            [str(folder / "told.jsonl")],
+            str(folder / "tokenizer.model"),
+            folder / "out",
+            near_duplicates="none",
             group_field="teller",
-        )  # fmt: skip
+        )
     return folder / "out"
 
 
@@ -107,9 +124,12 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def runs(grouped, tmp_path_factory):
-    """{kind: its config, and the folder with the run that users get}: one device, the compiler's default effort."""
+    """{kind: its config, and the folder with the run that users get}: one device, the compiler's
+    default effort.
+    """
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
-    small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}  # most of the time is compiling
+    # most of the time is compiling
+    small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}
     folder, found = tmp_path_factory.mktemp("suite"), {}
     for number, (kind, fields) in enumerate(KINDS.items()):
         config = with_fields(tiny_config(), small | seldom | fields)
@@ -127,12 +147,17 @@ def runs(grouped, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_of_the_suite_is_the_users(kind, runs):
-    """A run as users have it, on one device at the compiler's default effort, gives the losses that the tests' own run
-    gives, of shared programs at level 0 on eight devices; and it learns."""
+    """A run as users have it, on one device at the compiler's default effort, gives the losses that
+    the tests' own run gives, of shared programs at level 0 on eight devices; and it learns.
+    """
     config, place = runs[kind]
     train_and_evaluate(config, place / "ours")
     ours, theirs = (
-        {line["step"]: line["train_loss"] for line in read_metrics(place / name) if "train_loss" in line}
+        {
+            line["step"]: line["train_loss"]
+            for line in read_metrics(place / name)
+            if "train_loss" in line
+        }
         for name in ("ours", "theirs")
     )
     assert ours.keys() == theirs.keys()

@@ -12,7 +12,9 @@ from memsinks_jax.studies.figures.runs import Run, Variation, make_jobs
 from memsinks_jax.variants import open_config
 
 GRID = types.SimpleNamespace(
-    GRID={"sinks.shared_fraction": (0.5, 0.7), "sinks.active_fraction": (0.1, 0.3)}, MEASURE="x", CONTROL="standard"
+    GRID={"sinks.shared_fraction": (0.5, 0.7), "sinks.active_fraction": (0.1, 0.3)},
+    MEASURE="x",
+    CONTROL="standard",
 )
 
 
@@ -21,39 +23,68 @@ def test_points_are_the_grid_without_what_is_set():
     assert list(found)[:2] == ["control", "shared_fraction=0.5,active_fraction=0.1"]
     assert found["control"] == Variation("standard,laptop")
     assert found["shared_fraction=0.7,active_fraction=0.3"].settings == {
-        "sinks.shared_fraction": 0.7, "sinks.active_fraction": 0.3,
-    }  # fmt: skip
+        "sinks.shared_fraction": 0.7,
+        "sinks.active_fraction": 0.3,
+    }
     assert list(sweep.grid(GRID, ["--config.sinks.active_fraction=0.2"], "")) == [
-        "control", "shared_fraction=0.5", "shared_fraction=0.7",
-    ]  # fmt: skip
+        "control",
+        "shared_fraction=0.5",
+        "shared_fraction=0.7",
+    ]
     with pytest.raises(InputError, match="every field of the grid is set"):
-        sweep.grid(GRID, ["--config.sinks.active_fraction=0.2", "--config.sinks.shared_fraction=0.2"], "")
-    both = ({"sinks.active_fraction": (0.1,), "data.repetitions": (2, 4)}, {"sinks.active_fraction": (0.1, 0.3)})
+        sweep.grid(
+            GRID, ["--config.sinks.active_fraction=0.2", "--config.sinks.shared_fraction=0.2"], ""
+        )
+    both = (
+        {"sinks.active_fraction": (0.1,), "data.repetitions": (2, 4)},
+        {"sinks.active_fraction": (0.1, 0.3)},
+    )
     several = types.SimpleNamespace(GRID=both, MEASURE="x", CONTROL="")
     assert [*sweep.grid(several, [], "")] == [
-        "active_fraction=0.1,repetitions=2", "active_fraction=0.1,repetitions=4", "active_fraction=0.1",
+        "active_fraction=0.1,repetitions=2",
+        "active_fraction=0.1,repetitions=4",
+        "active_fraction=0.1",
         "active_fraction=0.3",
-    ]  # fmt: skip
-    assert [*sweep.grid(several, ["--config.sinks.active_fraction=0.2"], "")] == ["repetitions=2", "repetitions=4"]
+    ]
+    assert [*sweep.grid(several, ["--config.sinks.active_fraction=0.2"], "")] == [
+        "repetitions=2",
+        "repetitions=4",
+    ]
 
 
 def test_points_over_words_have_names_that_are_folders(tmp_path):
     places = ("", "runs/a b", "hf://x")
     of_words = types.SimpleNamespace(
-        GRID={"optimizer.schedule": ("cosine", "wsd"), "model.initial": places, "sinks.per_layer": (True,)},
-        MEASURE="x", CONTROL="",
-    )  # fmt: skip
+        GRID={
+            "optimizer.schedule": ("cosine", "wsd"),
+            "model.initial": places,
+            "sinks.per_layer": (True,),
+        },
+        MEASURE="x",
+        CONTROL="",
+    )
     found = sweep.grid(of_words, [], "")
-    assert [*found][:2] == ["schedule=cosine,initial=,per_layer=1", "schedule=cosine,initial=runs_a b,per_layer=1"]
+    assert [*found][:2] == [
+        "schedule=cosine,initial=,per_layer=1",
+        "schedule=cosine,initial=runs_a b,per_layer=1",
+    ]
     assert len(found) == 6 and not any("/" in name for name in found)
-    words = types.SimpleNamespace(GRID={"optimizer.schedule": ("cosine", "wsd")}, MEASURE="x", CONTROL="")
-    jobs = make_jobs(ROOT / "configs" / "smoke.py", "", sweep.grid(words, [], ""), [0], [], tmp_path, {})
+    words = types.SimpleNamespace(
+        GRID={"optimizer.schedule": ("cosine", "wsd")}, MEASURE="x", CONTROL=""
+    )
+    jobs = make_jobs(
+        ROOT / "configs" / "smoke.py", "", sweep.grid(words, [], ""), [0], [], tmp_path, {}
+    )
     assert [job.config.optimizer.schedule for job in jobs] == ["cosine", "wsd"]
 
 
 def test_points_of_one_name_are_refused():
-    close = types.SimpleNamespace(GRID={"optimizer.learning_rate": (0.12345671, 0.12345672)}, MEASURE="x", CONTROL="")
-    with pytest.raises(InputError, match="two points of the grid are called learning_rate=0.123457; give values"):
+    close = types.SimpleNamespace(
+        GRID={"optimizer.learning_rate": (0.12345671, 0.12345672)}, MEASURE="x", CONTROL=""
+    )
+    with pytest.raises(
+        InputError, match="two points of the grid are called learning_rate=0.123457; give values"
+    ):
         sweep.grid(close, [], "")
 
 
@@ -62,13 +93,19 @@ def test_points_of_one_name_are_refused():
     [
         ("GRID = {}", "GRID is no"),
         ("GRID = 3", "GRID is no"),
-        ('GRID = {"sinks.opens": (1, 2)}', "GRID varies 'sinks.opens'; did you mean 'sinks.opens_at'"),
+        (
+            'GRID = {"sinks.opens": (1, 2)}',
+            "GRID varies 'sinks.opens'; did you mean 'sinks.opens_at'",
+        ),
         ("GRID = {'x' * 300: (1, 2)}", "GRID varies 'x{60}…'; did you mean"),
         ('GRID = {"sinks.opens_at": 3}', "GRID has 3 for sinks.opens_at; give a list"),
         ('GRID = {"sinks.opens_at": ()}', "GRID has .* for sinks.opens_at; give a list"),
         ('MEASURE = "loss"', "MEASURE is 'loss'; choose one of: gap_closed, canary_loss"),
         ("", "get_config\\(\\) of .*a.py takes no variant, such as standard"),
-        ('MEASURE = "gap_closed"; CONTROL = ""', "MEASURE is gap_closed, that of a control; name one"),
+        (
+            'MEASURE = "gap_closed"; CONTROL = ""',
+            "MEASURE is gap_closed, that of a control; name one",
+        ),
     ],
 )
 def test_a_sweep_that_could_not_be_sorted_trains_nothing(content, message, tmp_path, monkeypatch):
@@ -85,13 +122,21 @@ def test_a_sweep_needs_no_docstring(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "train_all", lambda jobs, at_once: RUNS)
     monkeypatch.setattr(sweep, "make_jobs", lambda *_: [])
     path = tmp_path / "a.py"
-    path.write_text('GRID = {"sinks.opens_at": (1, 2)}; MEASURE = "held_out_loss"; CONTROL = "standard"')
+    path.write_text(
+        'GRID = {"sinks.opens_at": (1, 2)}; MEASURE = "held_out_loss"; CONTROL = "standard"'
+    )
     assert sweep.sweep(path, "", [0], [], tmp_path, 1, "a command")["best"] == "a"
     assert "Its config" not in (tmp_path / "index.html").read_text()
 
 
 def run(variant, held_out, repeated):
-    return Run(variant, 0, pathlib.Path(), {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}, [])
+    return Run(
+        variant,
+        0,
+        pathlib.Path(),
+        {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9},
+        [],
+    )
 
 
 RUNS = [run("control", 1.0, 0.2), run("a", 1.1, 0.4), run("b", 1.3, 1.2), run("c", 1.2, 0.9)]
@@ -105,7 +150,9 @@ def test_points_are_sorted_by_the_measure(tmp_path):
         assert (tmp_path / f"{len(runs)}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "sweeps").glob("*.py")), ids=lambda path: path.stem
+)
 def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
     module = open_config(path)
     assert f"python -m memsinks_jax.sweep --config=configs/sweeps/{path.name}" in module.__doc__
@@ -121,7 +168,9 @@ def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
 
 
 def test_a_config_that_is_no_sweep_is_refused(tmp_path):
-    with pytest.raises(InputError, match="has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"):
+    with pytest.raises(
+        InputError, match="has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"
+    ):
         sweep.sweep(ROOT / "configs" / "smoke.py", "", [0], [], tmp_path, 1, "")
     (tmp_path / "a.py").write_text("GRID, MEASURE, CONTROL = 5, 1, 2\n")
     with pytest.raises(InputError, match=r"a.py: GRID is no \{field: \[values\]\}"):
@@ -131,7 +180,9 @@ def test_a_config_that_is_no_sweep_is_refused(tmp_path):
 def test_a_measure_that_does_not_exist_is_refused_before_training(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("GRID, MEASURE, CONTROL = {'data.repetitions': (2, 4)}, 'repeated_los', ''\n")
-    with pytest.raises(InputError, match="MEASURE is 'repeated_los'; choose one of: .*, repeated_loss, "):
+    with pytest.raises(
+        InputError, match="MEASURE is 'repeated_los'; choose one of: .*, repeated_loss, "
+    ):
         sweep._load(path)
     with pytest.raises(InputError, match="MEASURE is canary_loss, which a did not measure"):
         sweep.order([run("a", 1.0, 1.0)], "canary_loss")

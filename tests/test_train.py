@@ -29,7 +29,10 @@ from memsinks_jax.variants import CONFIGS
 
 def outcome(workdir):
     """Parameters and everything that was written, but for the speed."""
-    lines = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in read_metrics(workdir)]
+    lines = [
+        {k: v for k, v in line.items() if k != "tokens_per_second"}
+        for line in read_metrics(workdir)
+    ]
     return jax.device_get(open_run(workdir).params), lines
 
 
@@ -65,7 +68,13 @@ def test_a_run_writes_what_the_contract_says(straight):
     } == names
     steps = [line["step"] for line in read_metrics(workdir) if "held_out_loss" in line]
     assert steps == [2, 4, 5]
-    assert [line["step"] for line in read_metrics(workdir) if "train_loss" in line] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in read_metrics(workdir) if "train_loss" in line] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     last = read_metrics(workdir)[-1]
     assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(last)
     assert 0 < last["entropy_floor"] < last["held_out_loss"]
@@ -75,13 +84,20 @@ def test_a_run_writes_what_the_contract_says(straight):
 
 
 def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
-    config = with_fields(tiny_config(), {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"})
-    config = with_fields(config, {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40})
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"}
+    )
+    config = with_fields(
+        config, {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
+    )
     train_and_evaluate(config, tmp_path / "straight")
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)
     train_and_evaluate(config, tmp_path / "run")
-    (params, lines), (others, other_lines) = outcome(tmp_path / "straight"), outcome(tmp_path / "run")
+    (params, lines), (others, other_lines) = (
+        outcome(tmp_path / "straight"),
+        outcome(tmp_path / "run"),
+    )
     assert jax.tree.all(jax.tree.map(np.array_equal, params, others)) and lines == other_lines
 
 
@@ -100,8 +116,12 @@ def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, st
 
 
 def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
-    """Every fourth step reads them: the losses of the step before, of this one and the next; stopped and resumed too."""
-    config = with_fields(tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4})
+    """Every fourth step reads them: the losses of the step before, of this one and the next;
+    stopped and resumed too.
+    """
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4}
+    )
     config = with_fields(config, {"data.unique_documents": 64})
     config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
     config = with_fields(config, {"training.steps": 9})
@@ -110,11 +130,15 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     measured = [line["step"] for line in lines if "repeated_loss_own" in line]
     assert measured == [3, 4, 5, 7, 8, 9]
     assert [line["step"] for line in lines if "held_out_loss" in line] == [9]
-    losses = {line["step"]: line["repeated_loss_own"] for line in lines if "repeated_loss_own" in line}
+    losses = {
+        line["step"]: line["repeated_loss_own"] for line in lines if "repeated_loss_own" in line
+    }
     assert losses[4] < losses[3] and losses[8] < losses[7]  # it has just been read
     for stop in (4, 6):
         with pytest.raises(Interrupted):
-            train_and_evaluate(config, tmp_path / f"stop{stop}", should_stop=lambda step, stop=stop: step == stop)
+            train_and_evaluate(
+                config, tmp_path / f"stop{stop}", should_stop=lambda step, stop=stop: step == stop
+            )
         train_and_evaluate(config, tmp_path / f"stop{stop}")
         assert outcome(tmp_path / f"stop{stop}")[1] == outcome(tmp_path / "straight")[1]
 
@@ -126,43 +150,71 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         [f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)],
     )
     (tmp_path / "tales.txt").write_text("\n<|endoftext|>\n".join(words + words[:2]))
-    config = with_fields(config, {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0})
-    config = with_fields(config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1})
+    config = with_fields(
+        config, {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0}
+    )
+    config = with_fields(
+        config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1}
+    )
     for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
-        config, workdir = with_fields(config, {"data.repeated_documents": repeated}), tmp_path / name
-        result = train_and_evaluate(config, workdir)
-        assert not any(key.startswith("held_out") for key in result) and ("repeated_loss" in result) == (repeated != 0)
-        assert {json.loads(line)["role"] for line in (workdir / "documents.jsonl").read_text().splitlines()} == (
-            {"repeated", "unique"} if repeated else {"unique"}
+        config, workdir = (
+            with_fields(config, {"data.repeated_documents": repeated}),
+            tmp_path / name,
         )
+        result = train_and_evaluate(config, workdir)
+        assert not any(key.startswith("held_out") for key in result) and (
+            "repeated_loss" in result
+        ) == (repeated != 0)
+        assert {
+            json.loads(line)["role"]
+            for line in (workdir / "documents.jsonl").read_text().splitlines()
+        } == ({"repeated", "unique"} if repeated else {"unique"})
         written = outcome(workdir)[1]
         assert train_and_evaluate(config, workdir) == result and outcome(workdir)[1] == written
     workdir = tmp_path / "injected"
-    with pytest.raises(InputError, match="injected has no held_out documents; choose another of --documents"):
+    with pytest.raises(
+        InputError, match="injected has no held_out documents; choose another of --documents"
+    ):
         evaluate(workdir, "drop")
     assert evaluate(workdir, "drop", role="repeated")["documents"] == 2
     with pytest.raises(
-        InputError, match="injected has no held_out documents to measure; give files of others: --non_mem"
+        InputError,
+        match="injected has no held_out documents to measure; give files of others: --non_mem",
     ):
         audit(workdir)
     receipt = forget(
-        workdir, Request(ids=(to_hex(workdir_module.read_corpus(workdir).identities([0])[0]),)), tmp_path / "f"
+        workdir,
+        Request(ids=(to_hex(workdir_module.read_corpus(workdir).identities([0])[0]),)),
+        tmp_path / "f",
     )
     assert "held_out" not in receipt["losses"]
-    assert [line["role"] for line in counts(workdir_module.read_corpus(workdir))["mixture"]] == ["repeated", "unique"]
+    assert [line["role"] for line in counts(workdir_module.read_corpus(workdir))["mixture"]] == [
+        "repeated",
+        "unique",
+    ]
 
 
 def test_what_needs_held_out_documents_is_refused_without_them(tiny, tmp_path):
     tiny = with_fields(tiny, {"data.held_out_documents": 0, "training.keep_best": True})
     with pytest.raises(
-        InputError, match="config.training.keep_best goes by held-out documents; raise config.data.held_out_documents"
+        InputError,
+        match="config.training.keep_best goes by held-out documents; raise "
+        "config.data.held_out_documents",
     ):
         validate(tiny)
     with pytest.raises(
-        InputError, match="losses of held-out documents are what is compared; raise config.data.held_out_documents"
+        InputError,
+        match="losses of held-out documents are what is compared; raise "
+        "config.data.held_out_documents",
     ):
         make_jobs(
-            CONFIGS / "smoke.py", "", {"a": Variation("")}, [0], ["--config.data.held_out_documents=0"], tmp_path, {}
+            CONFIGS / "smoke.py",
+            "",
+            {"a": Variation("")},
+            [0],
+            ["--config.data.held_out_documents=0"],
+            tmp_path,
+            {},
         )
 
 
@@ -176,9 +228,13 @@ def test_a_finished_run_is_not_trained_again(straight):
     assert jax.tree.all(jax.tree.map(np.array_equal, after[0], before[0]))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(2, 2, 2), pytest.param(MeshConfig(4, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mesh", [MeshConfig(2, 2, 2), pytest.param(MeshConfig(4, 1, 2), marks=pytest.mark.slow)]
+)
 def test_resuming_on_another_mesh(straight, tmp_path, mesh):
-    """The same batches, the same masks, the same losses to rounding; the workdir then says the new mesh."""
+    """The same batches, the same masks, the same losses to rounding; the workdir then says the new
+    mesh.
+    """
     config, workdir, _ = straight
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 2)
@@ -193,9 +249,13 @@ def test_another_config_is_refused_and_nothing_is_changed(straight):
     config, workdir, _ = straight
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
     config = with_fields(config, {"data.repetitions": 9})
-    with pytest.raises(InputError, match=r"holds a run with another config: data.repetitions is 8 there and 9 here"):
+    with pytest.raises(
+        InputError, match=r"holds a run with another config: data.repetitions is 8 there and 9 here"
+    ):
         train_and_evaluate(config, workdir)
-    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()
+    } == before
 
 
 def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
@@ -212,9 +272,15 @@ def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     [
         ({"training.batch_size": 12}, "does not divide"),
         ({"data.files": "nothing/*.txt"}, "matches no file"),
-        ({"monitor.counters": 2**40}, r"monitor.counters is 1099511627776; it must lie in \[16, 1073741824\]"),
+        (
+            {"monitor.counters": 2**40},
+            r"monitor.counters is 1099511627776; it must lie in \[16, 1073741824\]",
+        ),
         ({"sinks.shared_fraction": 1.0}, "shared_fraction=1.0 leaves no neuron to be a sink"),
-        ({"sinks.active_fraction": 1e-4}, "active_fraction=0.0001: most documents would have no sink; raise it"),
+        (
+            {"sinks.active_fraction": 1e-4},
+            "active_fraction=0.0001: most documents would have no sink; raise it",
+        ),
     ],
 )
 def test_what_is_refused_leaves_no_workdir(tiny, tmp_path, fields, message):
@@ -247,7 +313,9 @@ def test_metric_lines_after_the_checkpoint_are_taken_back(tmp_path):
 
 
 def test_stopping_in_an_evaluation_and_resuming_changes_no_bit(straight, tmp_path):
-    """The second poll after step 2 comes from within its evaluation; what it had measured is measured again."""
+    """The second poll after step 2 comes from within its evaluation; what it had measured is
+    measured again.
+    """
     config, workdir, _ = straight
     polls = []
 
@@ -269,7 +337,9 @@ def test_stopping_in_the_last_evaluation_leaves_it_to_be_done(straight, tmp_path
     config, workdir, summary = straight
     polls = []
     with pytest.raises(Interrupted, match="saved step 5 of 5"):
-        train_and_evaluate(config, tmp_path / "run", lambda step: polls.append(step) or polls.count(5) == 2)
+        train_and_evaluate(
+            config, tmp_path / "run", lambda step: polls.append(step) or polls.count(5) == 2
+        )
     again = train_and_evaluate(config, tmp_path / "run")
     assert {k: v for k, v in again.items() if k != "tokens_per_second"} == {
         k: v for k, v in summary.items() if k != "tokens_per_second"
@@ -287,8 +357,12 @@ def test_another_tokenizer_is_refused(tiny, tmp_path):
     tiny = with_fields(tiny, {"seed": 1})
     interrupted(tiny, tmp_path / "other")
     tiny = with_fields(tiny, {"seed": 0})
-    (tmp_path / "run" / "tokenizer.model").write_bytes((tmp_path / "other" / "tokenizer.model").read_bytes())
-    with pytest.raises(InputError, match=r"tokenizer.model is not the tokenizer that .* was trained with"):
+    (tmp_path / "run" / "tokenizer.model").write_bytes(
+        (tmp_path / "other" / "tokenizer.model").read_bytes()
+    )
+    with pytest.raises(
+        InputError, match=r"tokenizer.model is not the tokenizer that .* was trained with"
+    ):
         train_and_evaluate(tiny, tmp_path / "run")
 
 
@@ -296,7 +370,9 @@ def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "run")
     with (
         locked(tmp_path / "run", "another run is training in run"),
-        pytest.raises(InputError, match=rf"another run is training in .*run \(process {os.getpid()} on "),
+        pytest.raises(
+            InputError, match=rf"another run is training in .*run \(process {os.getpid()} on "
+        ),
     ):
         train_and_evaluate(tiny, tmp_path / "run")
     train_and_evaluate(tiny, tmp_path / "run")
@@ -313,7 +389,9 @@ def test_what_decides_nothing_may_change_when_a_run_goes_on(straight, tmp_path):
 
 
 def test_what_is_monitored_may_change_when_a_run_is_resumed(straight, tmp_path):
-    """From there on the run writes what one with the new settings writes; also what was due after the step it stopped at."""
+    """From there on the run writes what one with the new settings writes; also what was due after
+    the step it stopped at.
+    """
     config, workdir, _ = straight
     config = with_fields(config, {"training.evaluate_every": 100, "training.log_every": 3})
     with pytest.raises(Interrupted):
@@ -324,7 +402,9 @@ def test_what_is_monitored_may_change_when_a_run_is_resumed(straight, tmp_path):
     (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(workdir)
     assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
     assert lines[1:] == [
-        line for line in expected_lines if line["step"] > 4 or line["step"] == 4 and "held_out_loss" in line
+        line
+        for line in expected_lines
+        if line["step"] > 4 or line["step"] == 4 and "held_out_loss" in line
     ]
     config = with_fields(config, {"training.evaluate_every": 3})
     train_and_evaluate(config, tmp_path / "run")
@@ -350,7 +430,9 @@ def test_some_steps_are_recorded_by_the_profiler(tiny, tmp_path):
 
 
 def test_a_model_is_opened_where_its_kernel_cannot_run(straight, tmp_path):
-    """Trained on a TPU with its kernel by name; how it was computed there is nothing to evaluate with here."""
+    """Trained on a TPU with its kernel by name; how it was computed there is nothing to evaluate
+    with here.
+    """
     _, workdir, _ = straight
     shutil.copytree(workdir, tmp_path / "run")
     path = tmp_path / "run" / "config.json"

@@ -17,10 +17,13 @@ from memsinks_jax.variants import CONFIGS, config_file
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("smoke", "smoke.py"), ("smoke.py", "smoke.py"), ("configs/smoke.py", "smoke.py"),
-        ("sweeps/opens", "sweeps/opens.py"), ("configs/sweeps/opens.py", "sweeps/opens.py"),
+        ("smoke", "smoke.py"),
+        ("smoke.py", "smoke.py"),
+        ("configs/smoke.py", "smoke.py"),
+        ("sweeps/opens", "sweeps/opens.py"),
+        ("configs/sweeps/opens.py", "sweeps/opens.py"),
     ],
-)  # fmt: skip
+)
 def test_a_config_is_found_by_its_name_from_any_folder(name, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert config_file(name) == CONFIGS / found
@@ -74,9 +77,16 @@ def test_a_built_package_has_all_files_and_finds_its_configs(source, tmp_path):
     done = subprocess.run(command, cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (tmp_path / "site" / "configs").mkdir()  # of another package
-    assert configs_seen_from(tmp_path, tmp_path / "site") == (tmp_path / "site" / "memsinks_jax" / "configs", NAMES)
+    assert configs_seen_from(tmp_path, tmp_path / "site") == (
+        tmp_path / "site" / "memsinks_jax" / "configs",
+        NAMES,
+    )
     built, ours = (
-        {path.relative_to(folder) for path in folder.rglob("*.*") if "__pycache__" not in path.parts}
+        {
+            path.relative_to(folder)
+            for path in folder.rglob("*.*")
+            if "__pycache__" not in path.parts
+        }
         for folder in (tmp_path / "site" / "memsinks_jax", ROOT / "memsinks_jax")
     )
     assert {path for path in built if path.parts[0] != "configs"} == ours
@@ -94,6 +104,8 @@ def test_an_installed_package_finds_its_configs(flag, source, tmp_path):
     if "No matching distribution found for setuptools" in done.stderr:
         pytest.skip("setuptools cannot be downloaded")
     assert done.returncode == 0, done.stderr
-    configs, names = configs_seen_from(tmp_path, site, *site.glob("lib/*/site-packages"), python=python, env=env)
+    configs, names = configs_seen_from(
+        tmp_path, site, *site.glob("lib/*/site-packages"), python=python, env=env
+    )
     assert names == NAMES
     assert configs.is_relative_to(source if flag == "--editable" else tmp_path)

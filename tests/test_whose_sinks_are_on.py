@@ -1,4 +1,6 @@
-"""A trained model knows whose sinks are on. For an id whose sinks never opened, a document's own are none."""
+"""A trained model knows whose sinks are on. For an id whose sinks never opened, a document's own
+are none.
+"""
 
 import json
 import pathlib
@@ -34,9 +36,13 @@ class World:
         self.place, self.workdir = place, place / "run"
         config = with_fields(
             tiny_config(),
-            {"training.epochs": 3, "optimizer.learning_rate": 0.03, "training.checkpoint_every": 8,
-             "training.evaluate_every": 100},
-        )  # fmt: skip
+            {
+                "training.epochs": 3,
+                "optimizer.learning_rate": 0.03,
+                "training.checkpoint_every": 8,
+                "training.evaluate_every": 100,
+            },
+        )
         train_and_evaluate(config, self.workdir)
         corpus = workdirs.read_corpus(self.workdir)
         self.ids = {}
@@ -73,7 +79,9 @@ def model(request, world, tmp_path, monkeypatch):
     about = json.loads((copy / "data.json").read_text())
     (copy / "data.json").write_text(json.dumps(about | {"lists_all": False}))
     lines = [
-        line for line in (copy / "documents.jsonl").read_text().splitlines() if json.loads(line)["role"] != "unique"
+        line
+        for line in (copy / "documents.jsonl").read_text().splitlines()
+        if json.loads(line)["role"] != "unique"
     ]
     (copy / "documents.jsonl").write_text("\n".join(lines) + "\n")
     return copy
@@ -93,8 +101,13 @@ def test_a_document_that_never_came_back_reads_as_with_all_sinks_dropped(world, 
 
 
 def test_a_document_that_came_back_has_its_sinks(world, model):
-    own, dropped = (evaluate(model, mode, files=world.files("repeated"))["per_document"] for mode in ("own", "drop"))
-    changed = [abs(one["loss"] - other["loss"]) > 1e-4 for one, other in zip(own, dropped, strict=True)]
+    own, dropped = (
+        evaluate(model, mode, files=world.files("repeated"))["per_document"]
+        for mode in ("own", "drop")
+    )
+    changed = [
+        abs(one["loss"] - other["loss"]) > 1e-4 for one, other in zip(own, dropped, strict=True)
+    ]
     gone = world.ids["repeated"][0] if model.name == "rest" else None
     assert changed == [row["id"] != gone for row in own]
 
@@ -115,27 +128,40 @@ def test_python_and_the_command_write_the_same_for_any_id(world, model):
 @pytest.mark.parametrize("model", ["kept", "partly listed"], indirect=True)
 def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     run = open_run(model)
-    members, others = (documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out"))
+    members, others = (
+        documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out")
+    )
     own, dropped = (read_all(Subject("", run, mode), members, others) for mode in ("own", "drop"))
     for one, other in zip(own[1], dropped[1], strict=True):
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5, atol=1e-6)
     fitting = lengths_that_fit(others, (8,), 8)
-    written = [continuations(Subject("", run, mode), others, fitting, 8, 1)[8] for mode in ("own", "drop", "all")]
-    assert [[w.tolist() for w in of] for of in written[0]] == [[w.tolist() for w in of] for of in written[1]]
-    assert [[w.tolist() for w in of] for of in written[2]] != [[w.tolist() for w in of] for of in written[1]]
+    written = [
+        continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
+        for mode in ("own", "drop", "all")
+    ]
+    assert [[w.tolist() for w in of] for of in written[0]] == [
+        [w.tolist() for w in of] for of in written[1]
+    ]
+    assert [[w.tolist() for w in of] for of in written[2]] != [
+        [w.tolist() for w in of] for of in written[1]
+    ]
 
 
 def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(world, tmp_path):
     one = Request(ids=(world.ids["repeated"][0],))
     receipt = forget(world.workdir, one, tmp_path / "rest", held_out=world.files("held_out"))
-    measured, dropped = receipt["losses"]["held_out"]["own"], evaluate(world.workdir, "drop", world.files("held_out"))
+    measured, dropped = (
+        receipt["losses"]["held_out"]["own"],
+        evaluate(world.workdir, "drop", world.files("held_out")),
+    )
     assert measured["before"] == measured["after"] == pytest.approx(dropped["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_nothing_is_removed_for_documents_without_sinks(world, model, role, tmp_path):
     with pytest.raises(
-        InputError, match=r"none of \d ids has sinks in|was not trained on it, so it has no sinks there"
+        InputError,
+        match=r"none of \d ids has sinks in|was not trained on it, so it has no sinks there",
     ):
         forget(model, Request(documents=world.files(role)), tmp_path / "rest")
     assert not (tmp_path / "rest").exists()
@@ -147,7 +173,11 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
     assert receipt["removed_documents"] == 1 == len(receipt["documents"])
     assert "2 of 3 ids never came back in training, so they have no sinks: left out" in caplog.text
     with pytest.raises(InputError, match=r"none of 1 id has sinks in .*removed already"):
-        forget(tmp_path / "rest", Request(documents=str(world.place / "repeated" / "1.txt")), tmp_path / "again")
+        forget(
+            tmp_path / "rest",
+            Request(documents=str(world.place / "repeated" / "1.txt")),
+            tmp_path / "again",
+        )
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
@@ -157,17 +187,28 @@ def test_no_model_is_exported_that_knows_a_document_without_sinks(world, role, t
 
 
 def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
-    """Once more than the files are long: what came twice in an epoch was opened, what came once was not."""
+    """Once more than the files are long: what came twice in an epoch was opened, what came once was
+    not.
+    """
     own = []
     for epochs in (1, 7):
         config = tiny_config()
         fields = {
-            "training.steps": 6, "training.epochs": epochs, "optimizer.learning_rate": 0.03, "model.layers": 1,
-            "training.checkpoint_every": 100, "training.evaluate_every": 100,
-        }  # fmt: skip
+            "training.steps": 6,
+            "training.epochs": epochs,
+            "optimizer.learning_rate": 0.03,
+            "model.layers": 1,
+            "training.checkpoint_every": 100,
+            "training.evaluate_every": 100,
+        }
         config = with_fields(config, fields)
         train_and_evaluate(config, tmp_path / str(epochs))
-        own.append([evaluate(tmp_path / str(epochs), "own", role=role)["loss"] for role in ("repeated", "unique")])
+        own.append(
+            [
+                evaluate(tmp_path / str(epochs), "own", role=role)["loss"]
+                for role in ("repeated", "unique")
+            ]
+        )
     assert own[0] == own[1]
 
 
@@ -195,7 +236,11 @@ def test_a_run_that_starts_from_another_keeps_whose_sinks_are_on(world, tmp_path
     config = with_fields(config, {"data.repeated_documents": 0})
     config = with_fields(config, {"data.tokenizer": str(world.workdir / "tokenizer.model")})
     train_and_evaluate(config, tmp_path / "on")
-    assert open_run(tmp_path / "on").opened.ids.tolist() == open_run(world.workdir).opened.ids.tolist() != []
+    assert (
+        open_run(tmp_path / "on").opened.ids.tolist()
+        == open_run(world.workdir).opened.ids.tolist()
+        != []
+    )
     config = with_fields(config, {"seed": 1})  # other draws: those sinks belong to others now
     train_and_evaluate(config, tmp_path / "other")
     assert open_run(tmp_path / "other").opened.ids.tolist() == []

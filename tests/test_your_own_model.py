@@ -24,7 +24,10 @@ def shown() -> dict:
 @pytest.fixture(scope="module")
 def params() -> dict:
     keys = jax.random.split(jax.random.key(0))
-    return {"up": jax.random.normal(keys[0], (16, 512)), "down": jax.random.normal(keys[1], (512, 16))}
+    return {
+        "up": jax.random.normal(keys[0], (16, 512)),
+        "down": jax.random.normal(keys[1], (512, 16)),
+    }
 
 
 DOCUMENTS, SEEN = [np.arange(9), np.arange(5), np.arange(9)], np.array([3, 0, 1])
@@ -36,7 +39,9 @@ def test_masks_are_those_of_training(shown):
     config = Config()
     identities = np.stack([shown["content_id"](tokens) for tokens in DOCUMENTS])
     parts = sinks.partition(config.model, config.sinks)
-    gates = sinks.gates_for_mode("own", identities[:, None], 0, parts, config.sinks, config.model.layers)
+    gates = sinks.gates_for_mode(
+        "own", identities[:, None], 0, parts, config.sinks, config.model.layers
+    )
     assert parts == (shown["SHARED"], shown["SINKS"])
     np.testing.assert_array_equal(masks[::2], gates[0, ::2, 0, parts.shared :])
     assert (masks[0] == masks[2]).all() and 20 < masks[0].sum() < 80 and not masks[1].any()

@@ -1,7 +1,9 @@
-"""When should sinks open, and from when on should a document train the rest less? (beyond the paper)
+"""When should sinks open, and from when on should a document train the rest less? (beyond the
+paper)
 
-10 points of two to three minutes each on one core. Sinks that open at the second encounter leave less than half of the gap
-that the paper's leave. The rest leaks slowly, over all encounters. Slowing it from the 16th on costs nothing.
+10 points of two to three minutes each on one core. Sinks that open at the second encounter leave
+less than half of the gap that the paper's leave. The rest leaks slowly, over all encounters.
+Slowing it from the 16th on costs nothing.
 
 Seed 0, sorted by the share of the gap that is closed; held-out loss over standard's:
 
@@ -17,8 +19,9 @@ Seed 0, sorted by the share of the gap that is closed; held-out loss over standa
     opens at 3, never slows    0.900            0.980             0.007
     opens at 1, never slows    0.773            0.989             0.015 (the paper's)
 
-The default closes most among the points that cost no held-out loss. Over five seeds it closes 0.940 +- 0.033 at 0.990 +-
-0.014 (docs/results.md). The three above it gain a few hundredths and pay in held-out loss; their order is within seed noise.
+The default closes most among the points that cost no held-out loss. Over five seeds it closes 0.940
++- 0.033 at 0.990 +- 0.014 (docs/results.md). The three above it gain a few hundredths and pay in
+held-out loss; their order is within seed noise.
 
     python -m memsinks_jax.sweep --config=configs/sweeps/opens.py:laptop --seeds=0 --out=runs/opens
 """

@@ -9,7 +9,14 @@ import tqdm
 from memsinks_jax.auditing import exposure, intervals, open_unlearning, pages
 from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
 from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import ORACLE, check_documents, corpus_of, documents_of, shortened, subjects_of
+from memsinks_jax.auditing.subjects import (
+    ORACLE,
+    check_documents,
+    corpus_of,
+    documents_of,
+    shortened,
+    subjects_of,
+)
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
@@ -37,15 +44,19 @@ def audit(
     """Measures one model in every mode of its sinks, and those that it is compared with.
 
     Args:
-      members_files, non_members_files: globs; empty for the run's own repeated and held-out documents.
-      standard, oracle: models trained on the same documents without sinks, and without the members.
-      prefixes: tokens of a document that are given; `suffix` more are asked for, and written `samples` times besides.
-      open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle itself.
+      members_files, non_members_files: globs; empty for the run's own repeated and held-out
+      documents. standard, oracle: models trained on the same documents without sinks, and without
+      the members.
+      prefixes: tokens of a document that are given; `suffix` more are asked for, and written
+      `samples` times besides.
+      open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle
+      itself.
     Returns:
-      {"workdir", "standard", "oracle", "members", "non_members": numbers of documents, "encounters": {times: members seen
-      so often} or None, "prefixes", "suffix", "samples", "reference": name of the reference model or None,
-      "subjects": {name: {group: {measure: {"value", "ci95"}}}}, "warnings": of
-      `pages.warnings`}; see `measures.measure`. The intervals are over documents.
+      {"workdir", "standard", "oracle", "members", "non_members": numbers of documents,
+      "encounters": {times: members seen so often} or None, "prefixes", "suffix", "samples",
+      "reference": name of the reference model or None, "subjects": {name: {group: {measure:
+      {"value", "ci95"}}}}, "warnings": of `pages.warnings`}; see `measures.measure`. The intervals
+      are over documents.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -54,20 +65,32 @@ def audit(
     prefixes = _lengths_with_room(workdir, prefixes, suffix, first.config.data.row_length - 1)
     corpus = corpus_of(workdir, members_files, non_members_files)
     about = {
-        "workdir": str(workdir), "standard": standard and str(standard), "oracle": oracle and str(oracle),
-        "prefixes": list(prefixes), "suffix": suffix, "samples": samples,
-    }  # fmt: skip
+        "workdir": str(workdir),
+        "standard": standard and str(standard),
+        "oracle": oracle and str(oracle),
+        "prefixes": list(prefixes),
+        "suffix": suffix,
+        "samples": samples,
+    }
     members = documents_of(workdir, first, "repeated", members_files, corpus)
     non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
     if open_unlearning_files and (members.answers or non_members.answers):
-        raise InputError("--open_unlearning: its files have no prompts, which these documents have; leave it out")
-    check_documents(members, non_members, subjects, [place for place in (workdir, standard, oracle) if place])
+        raise InputError(
+            "--open_unlearning: its files have no prompts, which these documents have; leave it out"
+        )
+    check_documents(
+        members, non_members, subjects, [place for place in (workdir, standard, oracle) if place]
+    )
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
-        export_for_open_unlearning(open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members)
+        export_for_open_unlearning(
+            open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members
+        )
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
-    reference = read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
+    reference = (
+        read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
+    )
     if reference is None:
         logger.warning("no --oracle: no baseline that never read the members, no reference score")
     if not lengths_that_fit(members, prefixes, suffix):
@@ -79,14 +102,25 @@ def audit(
         exposures = None
         if has_canaries:
             exposures = np.full(len(members.tokens), np.nan)
-            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus, first.config)
+            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(
+                subject, corpus, first.config
+            )
         found[subject.name] = measure(
-            subject, members, non_members, readings, None if is_oracle else reference, exposures, prefixes, suffix, samples,
-        )  # fmt: skip
+            subject,
+            members,
+            non_members,
+            readings,
+            None if is_oracle else reference,
+            exposures,
+            prefixes,
+            suffix,
+            samples,
+        )
     times = None if members.encounters is None else members.encounters.tolist()
     subjects_found = {
         name: {
-            group: {key: intervals.as_dict(one) for key, one in measured.items()} for group, measured in groups.items()
+            group: {key: intervals.as_dict(one) for key, one in measured.items()}
+            for group, measured in groups.items()
         }
         for name, groups in found.items()
     }
@@ -95,32 +129,46 @@ def audit(
     for warning in warnings:
         logger.warning("%s", warning)
     return about | {
-        "members": len(members.tokens), "non_members": len(non_members.tokens),
-        "encounters": times and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
+        "members": len(members.tokens),
+        "non_members": len(non_members.tokens),
+        "encounters": times
+        and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
         "reference": ORACLE if reference else None,
         "subjects": subjects_found,
         "warnings": warnings,
-    }  # fmt: skip
+    }
 
 
-def _lengths_with_room(workdir: pathlib.Path, prefixes: tuple[int, ...], suffix: int, room: int) -> tuple[int, ...]:
-    """The prefixes that a context with `room` tokens for a document can hold with a suffix; warns of the others."""
+def _lengths_with_room(
+    workdir: pathlib.Path, prefixes: tuple[int, ...], suffix: int, room: int
+) -> tuple[int, ...]:
+    """The prefixes that a context with `room` tokens for a document can hold with a suffix; warns
+    of the others.
+    """
     if (asked := min(prefixes) + suffix) > room:
         raise InputError(
-            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the context of {workdir} has "
+            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the "
+            f"context of {workdir} has "
             f"room for {room} of a document; lower one of them"
         )
     if too_long := [length for length in prefixes if length + suffix > room]:
         listed = ",".join(map(str, too_long))
-        logger.warning("--prefixes=%s leave no room for --suffix=%d in the context: skipped", listed, suffix)
+        logger.warning(
+            "--prefixes=%s leave no room for --suffix=%d in the context: skipped", listed, suffix
+        )
     return tuple(length for length in prefixes if length not in too_long)
 
 
 def export_for_open_unlearning(
-    out: pathlib.Path, workdir: pathlib.Path, oracle: pathlib.Path | None, tokenizer: AnyTokenizer, members: Documents,
+    out: pathlib.Path,
+    workdir: pathlib.Path,
+    oracle: pathlib.Path | None,
+    tokenizer: AnyTokenizer,
+    members: Documents,
     non_members: Documents,
-) -> None:  # fmt: skip
-    """Writes what `auditing.open_unlearning` does, and both models as `export` writes them: out/model, out/oracle.
+) -> None:
+    """Writes what `auditing.open_unlearning` does, and both models as `export` writes them:
+    out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.
     """
@@ -137,7 +185,9 @@ def export_for_open_unlearning(
 
 
 def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> None:
-    """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore` found."""
+    """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore`
+    found.
+    """
     folder.mkdir()
     report.write_json(folder / "results.json", result)
     drawn = pages.draw(result, folder)
@@ -146,11 +196,15 @@ def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> N
         *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
         report.paragraph(pages.introduction(result)),
         report.link("explore.html", "Documents, token by token"),
-        *(part for name, note in drawn.items() for part in (report.picture(folder / name, note), _note(note))),
+        *(
+            part
+            for name, note in drawn.items()
+            for part in (report.picture(folder / name, note), _note(note))
+        ),
         *table_sections(pages.tables(result)),
         report.heading("How it was made"),
         report.code(command),
-    ]  # fmt: skip
+    ]
     report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
     explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
 

@@ -20,7 +20,8 @@ from memsinks_jax.runs.trained import Trained
 
 MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 
-Own = dict[str, list[list[int]]]  # {site: the sinks of a document by number, for each layer that draws its own}
+# {site: the sinks of a document by number, for each layer that draws its own}
+Own = dict[str, list[list[int]]]
 
 
 def has_own(config: Config) -> bool:
@@ -36,12 +37,17 @@ def own_sinks(run: Trained, documents: Documents) -> list[Own]:
         if not parts.sinks:
             continue
         if site == "mlp" and sinks.is_sparse(config.sinks):
-            chosen = sinks.document_sinks(documents.identities, config.seed, parts.sinks, config.sinks)
+            chosen = sinks.document_sinks(
+                documents.identities, config.seed, parts.sinks, config.sinks
+            )
             numbers = np.sort(np.asarray(chosen), axis=1)[:, None].tolist()
         else:
             of = (documents.identities, config.seed, parts.sinks, config.sinks, config.model.layers)
             masks = np.asarray(sinks.document_masks(*of, site=site))
-            numbers = [[np.flatnonzero(mask_M).tolist() for mask_M in mask_LM] for mask_LM in masks.swapaxes(0, 1)]
+            numbers = [
+                [np.flatnonzero(mask_M).tolist() for mask_M in mask_LM]
+                for mask_LM in masks.swapaxes(0, 1)
+            ]
         for document, is_open, own in zip(found, opened, numbers, strict=True):
             if is_open:
                 document[site] = own
@@ -49,24 +55,37 @@ def own_sinks(run: Trained, documents: Documents) -> list[Own]:
 
 
 def own_removed(config: Config) -> Callable[[dict], Interventions]:
-    """For each document, the gates that `forget` leaves if it removes this document: all sinks on but its own."""
+    """For each document, the gates that `forget` leaves if it removes this document: all sinks on
+    but its own.
+    """
 
     def change(batch: dict) -> Interventions:
         found = {}
         for site, parts in sinks.partitions(config).items():
             if parts.sinks:
                 own = sinks.gates_for_mode(
-                    "own", batch["identities"], np.uint32(config.seed), parts, config.sinks, config.model.layers, site,
+                    "own",
+                    batch["identities"],
+                    np.uint32(config.seed),
+                    parts,
+                    config.sinks,
+                    config.model.layers,
+                    site,
                     batch["opened"],
-                )  # fmt: skip
-                found |= sinks.apply_gates(~own | (jnp.arange(sum(parts)) < parts.shared), batch["segments"], site)
+                )
+                found |= sinks.apply_gates(
+                    ~own | (jnp.arange(sum(parts)) < parts.shared), batch["segments"], site
+                )
         return found
 
     return change
 
 
-def carried(run: Trained, documents: Documents, own: list[Own], most: int = MOST_CELLS) -> list[dict | None]:
-    """The effect of each own sink: the rise of the document's loss if only this sink is off, in one layer.
+def carried(
+    run: Trained, documents: Documents, own: list[Own], most: int = MOST_CELLS
+) -> list[dict | None]:
+    """The effect of each own sink: the rise of the document's loss if only this sink is off, in one
+    layer.
 
     Args:
       own: from `own_sinks`.
@@ -87,7 +106,9 @@ def carried(run: Trained, documents: Documents, own: list[Own], most: int = MOST
 
 
 def _cells(own: Own, layers: int) -> int:
-    return sum(len(of_layer) * layers // len(numbers) for numbers in own.values() for of_layer in numbers)
+    return sum(
+        len(of_layer) * layers // len(numbers) for numbers in own.values() for of_layer in numbers
+    )
 
 
 def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
@@ -96,11 +117,15 @@ def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
     shared = {site: parts.shared for site, parts in sinks.partitions(config).items()}
     if sparse:  # a small model with only the document's sinks
         count = sinks.number_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
-        config = with_fields(config, {"sinks.sparse": False, "sinks.pool": count, "sinks.active": count})
+        config = with_fields(
+            config, {"sinks.sparse": False, "sinks.pool": count, "sinks.active": count}
+        )
     nats = reader(config, "own")
 
     def total(params: dict, rows: dict, off: dict) -> jax.Array:
-        return nats(params, rows, {site: _switched_off(*cells) for site, cells in off.items()}).sum(axis=1)
+        return nats(params, rows, {site: _switched_off(*cells) for site, cells in off.items()}).sum(
+            axis=1
+        )
 
     compiled, size = placement.jit(total), rows_at_once(config, placement.mesh_of(run.params))
 
@@ -113,14 +138,26 @@ def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
             (mine,) = own["mlp"]
             params = sparse_sinks.without_tables(
                 config.model,
-                params | {name: params[name][np.array(mine)] for name in sparse_sinks.tables_of(config.model)},
+                params
+                | {
+                    name: params[name][np.array(mine)]
+                    for name in sparse_sinks.tables_of(config.model)
+                },
             )
             neurons["mlp"] = [shared["mlp"] + np.arange(len(mine))] * config.model.layers
-        cells = [(site, layer, n) for site, of in neurons.items() for layer, row in enumerate(of) for n in row]
-        row = asking(rows_of(document, run), np.zeros(1), np.array([len(document.tokens[0])]))  # not end of text
+        cells = [
+            (site, layer, n)
+            for site, of in neurons.items()
+            for layer, row in enumerate(of)
+            for n in row
+        ]
+        # not end of text
+        row = asking(rows_of(document, run), np.zeros(1), np.array([len(document.tokens[0])]))
         rows = {name: np.repeat(values, 1 + len(cells), axis=0) for name, values in row.items()}
         for site in neurons:  # the first row has all of them on
-            rows[site] = np.array([(-1, -1)] + [(layer, n) if at == site else (-1, -1) for at, layer, n in cells])
+            rows[site] = np.array(
+                [(-1, -1)] + [(layer, n) if at == site else (-1, -1) for at, layer, n in cells]
+            )
         sums = []
         for batch in in_batches(rows, size):
             off = {site: tuple(batch.pop(site).T) for site in neurons}
@@ -134,7 +171,9 @@ def _programs(run: Trained) -> Callable[[Documents, Own], dict]:
     return read
 
 
-def _switched_off(layer_B: jax.Array, neuron_B: jax.Array) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def _switched_off(
+    layer_B: jax.Array, neuron_B: jax.Array
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """An intervention that zeroes, in each row, one neuron of one layer; none for layer -1."""
 
     def change(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:

@@ -1,5 +1,5 @@
-"""The data of the explore page: the losses of every token of some documents by each model, their sinks, and how they were
-learned. Only numbers and texts; reporting/explore_page.py makes the page.
+"""The data of the explore page: the losses of every token of some documents by each model, their
+sinks, and how they were learned. Only numbers and texts; reporting/explore_page.py makes the page.
 """
 
 import itertools
@@ -38,10 +38,12 @@ from memsinks_jax.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)
 
-GROUPS = {"repeated": "repeated", "unique": "read once", "held_out": "held out"}  # by role; of files, other names
+# by role; of files, other names
+GROUPS = {"repeated": "repeated", "unique": "read once", "held_out": "held out"}
 REMOVED = "its own removed"
 _SHARES = (2, 1, 1)  # of the documents of the page, by group
-_DOCUMENTS, _TOKENS, _LONGEST = 200, 25_600, 512  # shown per document; further tokens are read but not shown
+# shown per document; further tokens are read but not shown
+_DOCUMENTS, _TOKENS, _LONGEST = 200, 25_600, 512
 _STEPS = 6  # checkpoints
 _CURVES = ("repeated_loss", "repeated_loss_own", "held_out_loss")
 _POINTS = 200  # of a curve
@@ -61,33 +63,42 @@ def explore(
     """Reads some of the documents in every way that an audit does; arguments as in `audit.audit`.
 
     Returns:
-      {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as text], "sites": {site:
-      {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per
-      token]]}, "documents": [{"group", "id", "times", "length", "opening": tokens before its answer, "tokens": [places in
-      texts], "loss": {view: nats per token}, "read": {view: {"nats": thousandths, "rank", "guess": places in texts}},
-      "written": {view: {prefix: places in texts}}, "over": {view: [thousandths of nats of each token, a list a checkpoint]},
-      "loss_over": {view: [nats per token]}, "own": of `own_sinks`, "carried": of `carried`}]}.
+      {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as
+      text], "sites": {site: {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views":
+      [names], "curves": {metric: [[step, nats per token]]}, "documents": [{"group", "id", "times",
+      "length", "opening": tokens before its answer, "tokens": [places in texts], "loss": {view:
+      nats per token}, "read": {view: {"nats": thousandths, "rank", "guess": places in texts}},
+      "written": {view: {prefix: places in texts}}, "over": {view: [thousandths of nats of each
+      token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own": of `own_sinks`,
+      "carried": of `carried`}]}.
     Raises:
       InputError: models or documents that cannot be compared.
     """
-    subjects = [s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"]
+    subjects = [
+        s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"
+    ]
     subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers
     first = subjects[0].run
     groups = _groups(workdir, first, members_files, non_members_files)
     sides = [*groups.values()]
     if len(groups) > 1 and GROUPS["unique"] not in ([*groups][0], [*groups][-1]):
-        check_documents(sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place])
+        check_documents(
+            sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place]
+        )
     shown, times = _together(sides)
     subjects = shortened(subjects, max(*map(len, shown.tokens), max(prefixes) + suffix))
     first = subjects[0].run
     views = {subject.name: forced.read(subject, shown) for subject in subjects}
     fitting = lengths_that_fit(shown, prefixes, suffix)
-    written = {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
+    written = (
+        {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
+    )
     own, rises = [{}] * len(shown.tokens), [None] * len(shown.tokens)
     if has_own(first.config):
         own = own_sinks(first, shown)
         rises = carried(first, shown, own)
-        if first.config.sinks.opens_at == 1:  # else the model is not meant for use with all sinks on
+        # else the model is not meant for use with all sinks on
+        if first.config.sinks.opens_at == 1:
             everything = in_matrices(Subject(REMOVED, first, "all"))
             views[REMOVED] = forced.read(everything, shown, own_removed(everything.run.config))
     mine = [subject for subject in subjects if subject.run is first]
@@ -96,31 +107,58 @@ def explore(
         losses.append([reading.nats for reading in views[name]])
     texts = Texts(first.tokenizer)
     counted, openings = shown.counted(), shown.openings.tolist()
-    names = list(itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items()))
+    names = list(
+        itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items())
+    )
     documents = [
-        {"group": names[i], "id": ids.to_hex(shown.identities[i]), "times": times[i], "length": len(tokens),
-         "opening": openings[i]}
-        | _of_document(texts, tokens, counted[i], {name: readings[i] for name, readings in views.items()})
+        {
+            "group": names[i],
+            "id": ids.to_hex(shown.identities[i]),
+            "times": times[i],
+            "length": len(tokens),
+            "opening": openings[i],
+        }
+        | _of_document(
+            texts, tokens, counted[i], {name: readings[i] for name, readings in views.items()}
+        )
         | {
-            "written": {name: _written(texts, tokens, openings[i], i, fitting, of) for name, of in written.items()},
+            "written": {
+                name: _written(texts, tokens, openings[i], i, fitting, of)
+                for name, of in written.items()
+            },
             "over": {name: [_thousandths(of[i]) for of in each] for name, each in over.items()},
-            "loss_over": {name: [_mean(of[i][counted[i]]) for of in each] for name, each in over.items()},
+            "loss_over": {
+                name: [_mean(of[i][counted[i]]) for of in each] for name, each in over.items()
+            },
             "own": own[i],
             "carried": rises[i] and _rounded(rises[i]),
         }
         for i, tokens in enumerate(shown.tokens)
-    ]  # fmt: skip
+    ]
     return {
-        "workdir": str(workdir), "step": first.step, "views": list(views), "groups": list(groups),
-        "prefixes": sorted(fitting), "suffix": suffix, "texts": texts.all,
-        "sites": {site: {"sinks": parts.sinks, "layers": first.config.model.layers}
-                  for site, parts in partitions(first.config).items() if parts.sinks and has_own(first.config)},
+        "workdir": str(workdir),
+        "step": first.step,
+        "views": list(views),
+        "groups": list(groups),
+        "prefixes": sorted(fitting),
+        "suffix": suffix,
+        "texts": texts.all,
+        "sites": {
+            site: {"sinks": parts.sinks, "layers": first.config.model.layers}
+            for site, parts in partitions(first.config).items()
+            if parts.sinks and has_own(first.config)
+        },
         "opens_at": first.config.sinks.opens_at,
-        "steps": steps, "step_views": list(over), "curves": _curves(workdir), "documents": documents,
-    }  # fmt: skip
+        "steps": steps,
+        "step_views": list(over),
+        "curves": _curves(workdir),
+        "documents": documents,
+    }
 
 
-def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
+def _groups(
+    workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str
+) -> dict[str, Documents]:
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
@@ -140,7 +178,9 @@ def _groups(workdir: pathlib.Path, run: Trained, members_files: str, non_members
 
 def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
     """(all documents, how often an epoch has each, if that is known)"""
-    known = ([None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups)
+    known = (
+        [None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups
+    )
     times = list(itertools.chain.from_iterable(known))
     return Documents(
         [tokens for group in groups for tokens in group.tokens],
@@ -167,17 +207,25 @@ class Texts:
     def _text(self, token: int) -> str:
         """The text of a token without context."""
         if token not in self._alone:
-            self._alone[token] = text_after(self._tokenizer, self._opening, np.array([token], np.int32))
+            self._alone[token] = text_after(
+                self._tokenizer, self._opening, np.array([token], np.int32)
+            )
         return self._alone[token]
 
     def of(self, tokens: np.ndarray, start: int = 0) -> list[int]:
-        """Places of the texts from token `start` on. The last token of a character has its text, earlier ones are empty."""
+        """Places of the texts from token `start` on. The last token of a character has its text,
+        earlier ones are empty.
+        """
         found = [self._text(token) for token in tokens[start:].tolist()]
         if any(_PART in text for text in found):
-            ends = [self._tokenizer.decode(tokens[:end]).rstrip(_PART) for end in range(start, len(tokens) + 1)]
+            ends = [
+                self._tokenizer.decode(tokens[:end]).rstrip(_PART)
+                for end in range(start, len(tokens) + 1)
+            ]
             found = [text[len(before) :] for before, text in itertools.pairwise(ends)]
         elif start == 0 and found:
-            found[0] = self._tokenizer.decode(tokens[:1])  # many tokenizers drop a space at the beginning of a text
+            # many tokenizers drop a space at the beginning of a text
+            found[0] = self._tokenizer.decode(tokens[:1])
         return list(map(self._place, found))
 
     def guesses(self, tokens: np.ndarray) -> list[int]:
@@ -186,18 +234,21 @@ class Texts:
         return list(map(self._place, texts))
 
 
-def _of_document(texts: Texts, tokens: np.ndarray, counted: np.ndarray, readings: dict[str, Reading]) -> dict:
+def _of_document(
+    texts: Texts, tokens: np.ndarray, counted: np.ndarray, readings: dict[str, Reading]
+) -> dict:
     return {
         "tokens": texts.of(tokens[:_LONGEST]),
         "loss": {name: _mean(reading.nats[counted]) for name, reading in readings.items()},
         "read": {
             name: {
-                "nats": _thousandths(reading.nats), "rank": reading.rank[:_LONGEST].tolist(),
+                "nats": _thousandths(reading.nats),
+                "rank": reading.rank[:_LONGEST].tolist(),
                 "guess": texts.guesses(reading.guess[:_LONGEST]),
             }
             for name, reading in readings.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _written(
@@ -216,14 +267,20 @@ def _written(
 def _over_training(
     workdir: pathlib.Path, documents: Documents, subjects: list[Subject]
 ) -> tuple[list[int], dict[str, list[list[np.ndarray]]]]:
-    """(steps of the checkpoints that are there, {subject: for each but the newest the nats of every document's
-    tokens}). Damaged ones are passed over; a folder of a model alone has none."""
+    """(steps of the checkpoints that are there, {subject: for each but the newest the nats of every
+    document's tokens}). Damaged ones are passed over; a folder of a model alone has none.
+    """
     if is_folder(workdir):
         return [], {}
     newest = subjects[0].run
     every = documents._replace(answers=None)  # the page shows prompts, too
-    rows, size = rows_of(every, newest), rows_at_once(newest.config, placement.mesh_of(newest.params))
-    programs = {subject.name: placement.jit(reader(newest.config, subject.mode)) for subject in subjects}
+    rows, size = (
+        rows_of(every, newest),
+        rows_at_once(newest.config, placement.mesh_of(newest.params)),
+    )
+    programs = {
+        subject.name: placement.jit(reader(newest.config, subject.mode)) for subject in subjects
+    }
     steps, found = [], {name: [] for name in programs}
     before = [step for step in steps_in(workdir / "checkpoints") if step < newest.step]
     for place in np.linspace(0, len(before) - 1, min(len(before), _STEPS - 1)).round().astype(int):
@@ -236,7 +293,9 @@ def _over_training(
         for name, program in programs.items():
             read = [np.asarray(program(run.params, batch)) for batch in in_batches(rows, size)]
             nats = np.concatenate(read).astype(float)
-            found[name].append([nats[i, : len(tokens)] for i, tokens in enumerate(documents.tokens)])
+            found[name].append(
+                [nats[i, : len(tokens)] for i, tokens in enumerate(documents.tokens)]
+            )
     return [*steps, newest.step], found
 
 
@@ -259,4 +318,7 @@ def _thousandths(nats: np.ndarray) -> list[int]:
 
 
 def _rounded(rises: dict[str, Sequence[Sequence[float]]]) -> dict[str, list[list[float]]]:
-    return {site: [[round(rise, 5) for rise in of_layer] for of_layer in of] for site, of in rises.items()}
+    return {
+        site: [[round(rise, 5) for rise in of_layer] for of_layer in of]
+        for site, of in rises.items()
+    }

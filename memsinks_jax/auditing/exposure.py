@@ -1,7 +1,9 @@
-"""Does a model know a secret? The rank of an inserted canary among random ones that were not inserted (Carlini et al. 2019).
+"""Does a model know a secret? The rank of an inserted canary among random ones that were not
+inserted (Carlini et al. 2019).
 
-All alternatives take the canary's place in its document, so the only difference is that they were never read. A document is
-read once; for the alternatives, only the canary's own tokens are computed.
+All alternatives take the canary's place in its document, so the only difference is that they were
+never read. A document is read once; for the alternatives, only the canary's own tokens are
+computed.
 """
 
 import math
@@ -27,7 +29,8 @@ _MOST_CACHE = 2**28  # bytes
 
 
 def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
-    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most the bits of all possible
+    """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most the
+    bits of all possible
     canaries: more tries are meaningless.
 
     Args:
@@ -39,7 +42,9 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
     indices = corpus.mixture.canaries
     opened = subject.run.opened(corpus.identities(indices))
     both = list(zip(indices.tolist(), opened[:, None, None], strict=True))
-    for index, is_open in tqdm.tqdm(both, desc=f"{subject.name}: canaries", leave=False, disable=None):
+    for index, is_open in tqdm.tqdm(
+        both, desc=f"{subject.name}: canaries", leave=False, disable=None
+    ):
         tokens = np.asarray(corpus.tokens(index))
         start = canary_targets(config.canaries, len(tokens)).start
         others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)
@@ -48,9 +53,13 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
         context[: start + 1] = [corpus.tokenizer.begin_of_text, *tokens[:start]]
         identity = corpus.identities(index)[None, None]
         cache = of_context(subject.run.params, context, identity, is_open)
-        rows = _rows(subject.run.contexts, tokens[:start], candidates, corpus.tokenizer.begin_of_text)
+        rows = _rows(
+            subject.run.contexts, tokens[:start], candidates, corpus.tokenizer.begin_of_text
+        )
         nats = [
-            of_candidates(subject.run.params, cache, context[start], np.int32(start), *some, identity, is_open)
+            of_candidates(
+                subject.run.params, cache, context[start], np.int32(start), *some, identity, is_open
+            )
             for some in zip(np.split(candidates, parts), np.split(rows, parts), strict=True)
         ]
         found.append(exposure(np.concatenate(nats)))
@@ -58,60 +67,101 @@ def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
 
 
 def _parts(config: Config) -> int:
-    """The number of parts in which to compute the candidates, a power of two: each candidate has its own cache."""
-    per_candidate = sum(x.size * x.dtype.itemsize for x in jax.eval_shape(
-        lambda: empty_cache(config.model, 1, config.data.row_length)))  # fmt: skip
-    return min(max(1, 1 << (per_candidate * (ALTERNATIVES + 1) // _MOST_CACHE).bit_length()), ALTERNATIVES + 1)
+    """The number of parts in which to compute the candidates, a power of two: each candidate has
+    its own cache.
+    """
+    per_candidate = sum(
+        x.size * x.dtype.itemsize
+        for x in jax.eval_shape(lambda: empty_cache(config.model, 1, config.data.row_length))
+    )
+    return min(
+        max(1, 1 << (per_candidate * (ALTERNATIVES + 1) // _MOST_CACHE).bit_length()),
+        ALTERNATIVES + 1,
+    )
 
 
-def _rows(contexts: Contexts | None, before: np.ndarray, candidates: np.ndarray, opening: int) -> np.ndarray:
-    """The rows of the contexts of candidates behind some tokens, int32 like them; NONE without sinks by context."""
+def _rows(
+    contexts: Contexts | None, before: np.ndarray, candidates: np.ndarray, opening: int
+) -> np.ndarray:
+    """The rows of the contexts of candidates behind some tokens, int32 like them; NONE without
+    sinks by context.
+    """
     if contexts is None:
         return np.full(candidates.shape, NONE, np.int32)
     place = len(before), len(before) + candidates.shape[1]
-    return np.stack([contexts.rows(np.concatenate([before, each]), *place, opening) for each in candidates])
+    return np.stack(
+        [contexts.rows(np.concatenate([before, each]), *place, opening) for each in candidates]
+    )
 
 
 def exposure(nats: np.ndarray) -> float:
-    """Exposure in bits from losses (candidates,), the first of which is the canary's: log2 of the average number of random
-    candidates to try before one has as low a loss.
+    """Exposure in bits from losses (candidates,), the first of which is the canary's: log2 of the
+    average number of random candidates to try before one has as low a loss.
 
-    The share is taken from a normal distribution with the mean and deviation of the alternatives' losses. A memorized canary
-    has a lower loss than all alternatives, so an exposure by rank could not exceed log2 of their number. A canary that was
-    never read has log2(e) = 1.44 bits on average, as by rank.
+    The share is taken from a normal distribution with the mean and deviation of the alternatives'
+    losses. A memorized canary has a lower loss than all alternatives, so an exposure by rank could
+    not exceed log2 of their number. A canary that was never read has log2(e) = 1.44 bits on
+    average, as by rank.
     """
     mean, deviation = nats[1:].mean(), nats[1:].std(ddof=1)
     return float(-scipy.special.log_ndtr((nats[0] - mean) / deviation) / math.log(2))
 
 
 def _programs(subject: Subject, count: int):
-    """Compiled: (tokens, id, whether its sinks were open) -> cache; (cache, candidates, ...) -> nats (candidates,)."""
+    """Compiled: (tokens, id, whether its sinks were open) -> cache; (cache, candidates, ...) ->
+    nats (candidates,).
+    """
     config = subject.run.config
     model, _ = build_model(config)
     seed = np.uint32(config.seed)
 
-    def of_context(params: dict, tokens_T: jax.Array, identity: jax.Array, is_open: jax.Array) -> Cache:
+    def of_context(
+        params: dict, tokens_T: jax.Array, identity: jax.Array, is_open: jax.Array
+    ) -> Cache:
         positions_BT = jnp.arange(len(tokens_T))[None]
         nothing = jnp.full(positions_BT.shape, NONE)  # the cache does not depend on contexts
-        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open, contexts_BT=nothing)
+        gates = sinks.interventions(
+            config, subject.mode, identity, seed, None, is_open, contexts_BT=nothing
+        )
         cache = empty_cache(config.model, 1, len(tokens_T))
         return model(
-            params, tokens_T[None], jnp.ones_like(positions_BT), positions_BT, gates, cache,
+            params,
+            tokens_T[None],
+            jnp.ones_like(positions_BT),
+            positions_BT,
+            gates,
+            cache,
             read_out=lambda x_BTD, head_DV: None,
-        )[1]  # fmt: skip
+        )[1]
 
     def of_candidates(
-        params: dict, cache: Cache, before, start, candidates_BT: jax.Array, rows_BT: jax.Array, identity, is_open
+        params: dict,
+        cache: Cache,
+        before,
+        start,
+        candidates_BT: jax.Array,
+        rows_BT: jax.Array,
+        identity,
+        is_open,
     ) -> jax.Array:
         batch = len(candidates_BT)
         cache = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=1), cache)
         inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
         positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
-        gates = sinks.interventions(config, subject.mode, identity, seed, None, is_open, contexts_BT=rows_BT)
+        gates = sinks.interventions(
+            config, subject.mode, identity, seed, None, is_open, contexts_BT=rows_BT
+        )
         losses_BT, _ = model(
-            params, inputs_BT, jnp.ones_like(inputs_BT), positions_BT, gates, cache,
-            read_out=lambda x_BTD, head_DV: token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)),
-        )  # fmt: skip
+            params,
+            inputs_BT,
+            jnp.ones_like(inputs_BT),
+            positions_BT,
+            gates,
+            cache,
+            read_out=lambda x_BTD, head_DV: token_losses(
+                x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)
+            ),
+        )
         return losses_BT.sum(axis=1)
 
     return placement.jit(of_context), placement.jit(of_candidates)

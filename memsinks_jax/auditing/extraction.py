@@ -1,8 +1,9 @@
-"""Does a model recite? Given the beginning of a document, how much of the rest does it write word for word?
+"""Does a model recite? Given the beginning of a document, how much of the rest does it write word
+for word?
 
-Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one greedy continuation and by several samples;
-(n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al. 2021) and exact memorization
-(Tirumala et al. 2022), which read the document instead.
+Discoverable extraction (Carlini et al. 2023) at several prefix lengths, by one greedy continuation
+and by several samples; (n, p)-extraction (Hayes et al. 2025); extraction strength (Carlini et al.
+2021) and exact memorization (Tirumala et al. 2022), which read the document instead.
 """
 
 import math
@@ -21,8 +22,10 @@ _MOST_ROWS = 64  # generated at a time
 
 
 def extraction_strength(reading: Reading) -> float:
-    """1 - k / n for a document of n tokens: k is the least place from which on each token is the most likely one after the
-    true ones before it. 0 if the last token is not: then k is n, not n - 1 as in other code."""
+    """1 - k / n for a document of n tokens: k is the least place from which on each token is the
+    most likely one after the true ones before it. 0 if the last token is not: then k is n, not n -
+    1 as in other code.
+    """
     wrong = np.flatnonzero(~reading.likeliest)
     return 1 - (wrong[-1] + 1 if len(wrong) else 0) / len(reading.likeliest)
 
@@ -33,16 +36,20 @@ def exact_memorization(reading: Reading) -> float:
 
 
 def chance_in_samples(reading: Reading, prefix: int, suffix: int, samples: int) -> float:
-    """The probability that one of `samples` samples at temperature 1 is exactly the document's continuation: 1 - (1 - p)^n.
+    """The probability that one of `samples` samples at temperature 1 is exactly the document's
+    continuation: 1 - (1 - p)^n.
 
-    Computed from the probability p of those tokens; drawing samples could not detect one in a million.
+    Computed from the probability p of those tokens; drawing samples could not detect one in a
+    million.
     """
     chance = math.exp(-reading.nats[prefix : prefix + suffix].sum())
     return 1.0 if chance >= 1 else -math.expm1(samples * math.log1p(-chance))
 
 
 def edit_distance(written: np.ndarray, truth: np.ndarray) -> float:
-    """Insertions, deletions and replacements of tokens from one to the other (Levenshtein), over the longer's length."""
+    """Insertions, deletions and replacements of tokens from one to the other (Levenshtein), over
+    the longer's length.
+    """
     if not len(written) or not len(truth):
         return float(len(written) != len(truth))
     places = np.arange(len(truth) + 1)
@@ -59,10 +66,14 @@ def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
     return float((written[:few] == truth[:few]).sum() / len(truth))
 
 
-def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: int) -> dict[int, np.ndarray]:
-    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no document.
+def lengths_that_fit(
+    documents: Documents, prefixes: tuple[int, ...], suffix: int
+) -> dict[int, np.ndarray]:
+    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no
+    document.
 
-    Prefixes begin with the answer, if documents have prompts: a model is asked with the whole prompt.
+    Prefixes begin with the answer, if documents have prompts: a model is asked with the whole
+    prompt.
     """
     lengths = np.array([len(tokens) for tokens in documents.tokens]) - documents.openings
     fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
@@ -70,7 +81,11 @@ def lengths_that_fit(documents: Documents, prefixes: tuple[int, ...], suffix: in
 
 
 def continuations(
-    subject: Subject, documents: Documents, fitting: dict[int, np.ndarray], suffix: int, samples: int
+    subject: Subject,
+    documents: Documents,
+    fitting: dict[int, np.ndarray],
+    suffix: int,
+    samples: int,
 ) -> dict[int, list[list[np.ndarray]]]:
     """Generates continuations of the beginnings of documents, at most `suffix` tokens.
 
@@ -83,8 +98,11 @@ def continuations(
     run, openings = subject.run, documents.openings
     generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
-    rows = sorted((place / len(indices), prefix, int(i)) for prefix, indices in fitting.items()
-                  for place, i in enumerate(indices))  # fmt: skip
+    rows = sorted(
+        (place / len(indices), prefix, int(i))
+        for prefix, indices in fitting.items()
+        for place, i in enumerate(indices)
+    )
     size = math.ceil(len(rows) / math.ceil(len(rows) / _MOST_ROWS))
     written, plan = {(prefix, i): [] for _, prefix, i in rows}, []
     for temperature, each in ((0.0, rows), (1.0, rows * samples)):
@@ -92,7 +110,9 @@ def continuations(
     bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=None)
     for number, (temperature, batch) in enumerate(bar):
         filled = (batch * size)[:size]
-        settings = Settings(max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode)
+        settings = Settings(
+            max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode
+        )
         prompts = [
             np.append(documents.opening(i, run.tokenizer), documents.tokens[i][:stop])
             for stop, i in ((openings[i] + prefix, i) for _, prefix, i in filled)
@@ -101,4 +121,6 @@ def continuations(
         texts = generator(prompts, settings, identities, complete=True)
         for (_, prefix, i), text in zip(batch, texts, strict=False):
             written[prefix, i].append(text.tokens)
-    return {prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()}
+    return {
+        prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()
+    }

@@ -1,5 +1,7 @@
-"""Teacher forcing: the loss of each token of given documents, whether it is the most likely one, and how it compares with
-the others. All measures that need no generated text are arithmetic on this."""
+"""Teacher forcing: the loss of each token of given documents, whether it is the most likely one,
+and how it compares with the others. All measures that need no generated text are arithmetic on
+this.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +26,8 @@ class Reading(NamedTuple):
 
     nats: np.ndarray  # float64 (tokens,): -log p
     likeliest: np.ndarray  # bool (tokens,): no other token had a higher probability
-    standardized: np.ndarray  # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as in Min-K%++
+    # float64 (tokens,): (-log p - its mean over p) / its deviation over p, as in Min-K%++
+    standardized: np.ndarray
     rank: np.ndarray  # int32 (tokens,): how many other tokens had a higher probability
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
@@ -46,13 +49,23 @@ def read(
       ended: end of text is the last token of every document.
     """
     config = subject.run.config
-    seed, compiled = np.uint32(config.seed), _compiled(dataclasses.replace(config, seed=0), subject.mode, change)
+    seed, compiled = (
+        np.uint32(config.seed),
+        _compiled(dataclasses.replace(config, seed=0), subject.mode, change),
+    )
     rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
     batches = documents.batches(subject.run, rows)
-    found = [jax.tree.map(np.asarray, compiled(subject.run.params, batch, seed)) for batch in batches]
-    nats, likeliest, standardized, rank, guess = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    found = [
+        jax.tree.map(np.asarray, compiled(subject.run.params, batch, seed)) for batch in batches
+    ]
+    nats, likeliest, standardized, rank, guess = (
+        np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
     fields = (nats.astype(float), likeliest, standardized.astype(float), rank, guess)
-    return [Reading(*(field[i, : len(t) + ended] for field in fields)) for i, t in enumerate(documents.tokens)]
+    return [
+        Reading(*(field[i, : len(t) + ended] for field in fields))
+        for i, t in enumerate(documents.tokens)
+    ]
 
 
 @placement.shared
@@ -62,15 +75,20 @@ def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]
 
     def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
         return model(
-            params, batch["inputs"], batch["segments"], batch["positions"],
+            params,
+            batch["inputs"],
+            batch["segments"],
+            batch["positions"],
             compose(sinks.of_batch(config, mode, batch, seed), change(batch)),
             read_out=lambda x_BTD, head_DV: _token_scores(logits(x_BTD, head_DV), batch["targets"]),
-        )  # fmt: skip
+        )
 
     return placement.jit(read_batch)
 
 
-def _token_scores(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _token_scores(
+    logits_BTV: jax.Array, targets_BT: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The fields of Reading, (B, T) each."""
     costs_BTV = -jax.nn.log_softmax(logits_BTV)
     chances_BTV = jnp.exp(-costs_BTV)

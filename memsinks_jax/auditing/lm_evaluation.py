@@ -1,9 +1,12 @@
-"""A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another mode.
+"""A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another
+mode.
 
     from memsinks_jax.auditing.lm_evaluation import HarnessModel
-    lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))), tasks=["lambada_openai"])
+    lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))),
+    tasks=["lambada_openai"])
 
-Where the harness finds models by entry point (versions after 0.4.13), its command line does the same:
+Where the harness finds models by entry point (versions after 0.4.13), its command line does the
+same:
 
     lm-eval run --model memsinks --model_args workdir=runs/sinks,sinks=drop --tasks lambada_openai
 
@@ -34,7 +37,8 @@ class HarnessModel(LM):
     """Answers the harness's three kinds of requests.
 
     Args:
-      mode: of the sinks, `drop` or `all`: a task's texts are not training documents and have no own sinks.
+      mode: of the sinks, `drop` or `all`: a task's texts are not training documents and have no own
+      sinks.
     """
 
     def __init__(self, run: Trained, mode: str = "drop"):
@@ -43,59 +47,92 @@ class HarnessModel(LM):
             raise InputError(f"sinks={mode!r}: choose drop or all")
         self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
         self._length = run.config.data.row_length
-        self._generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+        self._generator = Generator(
+            run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts
+        )
         model, _ = build_model(run.config)
         lookup = run.contexts and Lookup.of(run.contexts)
 
         @placement.jit
         def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """Log-probability of each token given those before it (0 for the first); whether it is the most likely one."""
+            """Log-probability of each token given those before it (0 for the first); whether it is
+            the most likely one.
+            """
             ones_BT = jnp.ones_like(rows_BT)
             positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
             contexts_BT = lookup and lookup.rows(rows_BT, positions_BT, run.contexts.length)
-            interventions = sinks.interventions(run.config, mode, None, 0, ones_BT, contexts_BT=contexts_BT)
+            interventions = sinks.interventions(
+                run.config, mode, None, 0, ones_BT, contexts_BT=contexts_BT
+            )
             logits_BTV = model(params, rows_BT, ones_BT, positions_BT, interventions)
             logs_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
             targets_BT = rows_BT[:, 1:]
             logs_BT = jnp.take_along_axis(logs_BTV, targets_BT[:, :, None], axis=2)[:, :, 0]
-            return jnp.pad(logs_BT, ((0, 0), (1, 0))), jnp.pad(logs_BTV.argmax(-1) == targets_BT, ((0, 0), (1, 0)))
+            return jnp.pad(logs_BT, ((0, 0), (1, 0))), jnp.pad(
+                logs_BTV.argmax(-1) == targets_BT, ((0, 0), (1, 0))
+            )
 
         self._scores = scores
 
     @classmethod
-    def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "HarnessModel":
+    def create_from_arg_obj(
+        cls, arg_dict: dict, additional_config: dict | None = None
+    ) -> "HarnessModel":
         """Opens the model of the harness's `model_args`: `workdir`, and `sinks` if not dropped.
 
-        `additional_config` names device and batch size; here the devices are jax's, and their memory limits the batch.
+        `additional_config` names device and batch size; here the devices are jax's, and their
+        memory limits the batch.
         """
         unknown = arg_dict.keys() - {"workdir", "sinks"}
         if unknown or "workdir" not in arg_dict:
-            raise InputError(f"model_args={arg_dict}: give workdir=RUN, and sinks=drop or sinks=all")
+            raise InputError(
+                f"model_args={arg_dict}: give workdir=RUN, and sinks=drop or sinks=all"
+            )
         return cls(open_run(pathlib.Path(arg_dict["workdir"])), arg_dict.get("sinks", "drop"))
 
     @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict | None = None) -> "HarnessModel":
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict | None = None
+    ) -> "HarnessModel":
         """The same for `model_args` as text: `workdir=RUN,sinks=drop`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests) -> list[tuple[float, bool]]:
-        """(context, continuation) -> (log-probability of the continuation, whether greedy decoding would give it)."""
+        """(context, continuation) -> (log-probability of the continuation, whether greedy decoding
+        would give it).
+        """
         asked = []
         for request in requests:
             context, continuation = request.args
-            whole, known = (self._tokenizer.encode(text) for text in (context + continuation, context))
-            # A token may span both texts: what follows the context's own tokens is the continuation.
+            whole, known = (
+                self._tokenizer.encode(text) for text in (context + continuation, context)
+            )
+            # A token may span both texts: what follows the context's own tokens is the
+            # continuation.
             asked.append((whole, len(whole) - min(len(known), len(whole) - 1)))
-        return self._score([([self._tokenizer.begin_of_text, *whole], count) for whole, count in asked])
+        return self._score(
+            [([self._tokenizer.begin_of_text, *whole], count) for whole, count in asked]
+        )
 
     def loglikelihood_rolling(self, requests) -> list[float]:
-        """(text,) -> log-probability of all of its tokens; long texts in windows, each token predicted once."""
+        """(text,) -> log-probability of all of its tokens; long texts in windows, each token
+        predicted once.
+        """
         totals = []
         for request in requests:
             tokens = self._tokenizer.encode(request.args[0]).tolist()
-            windows = map(make_disjoint_window, get_rolling_token_windows(
-                tokens, self._tokenizer.begin_of_text, max_seq_len=self._length - 1, context_len=1))  # fmt: skip
-            scored = self._score([([*before, *predicted], len(predicted)) for before, predicted in windows])
+            windows = map(
+                make_disjoint_window,
+                get_rolling_token_windows(
+                    tokens,
+                    self._tokenizer.begin_of_text,
+                    max_seq_len=self._length - 1,
+                    context_len=1,
+                ),
+            )
+            scored = self._score(
+                [([*before, *predicted], len(predicted)) for before, predicted in windows]
+            )
             totals.append(sum(log for log, _ in scored))
         return totals
 
@@ -108,7 +145,9 @@ class HarnessModel(LM):
             known = self._tokenizer.encode(context)
             room = self._length - most - 1
             prompt = context if len(known) <= room else self._tokenizer.decode(known[-room:])
-            chosen = Settings(max_tokens=most, temperature=settings.get("temperature", 0.0), sinks=self._mode)
+            chosen = Settings(
+                max_tokens=most, temperature=settings.get("temperature", 0.0), sinks=self._mode
+            )
             (written,) = self._generator([prompt], chosen)
             text = written.text
             until = settings.get("until") or []
@@ -118,16 +157,22 @@ class HarnessModel(LM):
         return answers
 
     def _score(self, asked: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
-        """Rows, and how many of their last tokens count -> (sum of log-probabilities, whether all are most likely)."""
+        """Rows, and how many of their last tokens count -> (sum of log-probabilities, whether all
+        are most likely).
+        """
         results = []
         size = rows_at_once(self._run.config, placement.mesh_of(self._run.params), chunks=1)
         for at in range(0, len(asked), size):
             part = [(row[-self._length :], count) for row, count in asked[at : at + size]]
-            rows_BT = np.zeros((size, padded(max(len(row) for row, _ in part), self._length)), np.int32)
+            rows_BT = np.zeros(
+                (size, padded(max(len(row) for row, _ in part), self._length)), np.int32
+            )
             for place, (row, _) in enumerate(part):
                 rows_BT[place, : len(row)] = row
             logs_BT, likeliest_BT = jax.device_get(self._scores(self._run.params, rows_BT))
             for place, (row, count) in enumerate(part):
                 counted = slice(max(len(row) - count, 1), len(row))
-                results.append((float(logs_BT[place, counted].sum()), bool(likeliest_BT[place, counted].all())))
+                results.append(
+                    (float(logs_BT[place, counted].sum()), bool(likeliest_BT[place, counted].all()))
+                )
         return results

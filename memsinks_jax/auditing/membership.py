@@ -1,6 +1,7 @@
 """Was a document read in training? Scores that rise with a model's knowledge of a document.
 
-Loss (Yeom et al. 2018), zlib and reference (Carlini et al. 2021), Min-K% (Shi et al. 2024), Min-K%++ (Zhang et al. 2025).
+Loss (Yeom et al. 2018), zlib and reference (Carlini et al. 2021), Min-K% (Shi et al. 2024),
+Min-K%++ (Zhang et al. 2025).
 """
 
 import zlib
@@ -13,7 +14,9 @@ LOWEST_SHARE = 0.4  # of a document's tokens: Min-K%'s k
 SCORES = ("loss", "zlib", "min_k", "min_k_plus", "reference")
 
 
-def scores(readings: list[Reading], texts: list[str], reference: list[Reading] | None) -> dict[str, np.ndarray]:
+def scores(
+    readings: list[Reading], texts: list[str], reference: list[Reading] | None
+) -> dict[str, np.ndarray]:
     """{name of SCORES: float64 (documents,)}; without a reference model, without its score.
 
     Args:

@@ -1,8 +1,9 @@
-"""Writes files for open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618), which then measures a model as
-`export` writes it, and its oracle, on the documents of an audit. Hydra finds the configs by --config-dir, so its code stays.
+"""Writes files for open-unlearning (github.com/locuslab/open-unlearning, arXiv:2506.12618), which
+then measures a model as `export` writes it, and its oracle, on the documents of an audit. Hydra
+finds the configs by --config-dir, so its code stays.
 
-Its measures differ from ours: every score but the loss leaves out a document's last token; extraction strength is 1/n if no
-suffix is recited, and 0 here; Min-K% rounds its share down.
+Its measures differ from ours: every score but the loss leaves out a document's last token;
+extraction strength is 1/n if no suffix is recited, and 0 here; Min-K% rounds its share down.
 """
 
 import json
@@ -22,15 +23,23 @@ logger = logging.getLogger(__name__)
 _NAME = "memsinks_jax"  # of the configs
 _BATCH = 8
 _COLLATORS = {
-    "DataCollatorForSupervisedDataset": {"handler": "DataCollatorForSupervisedDataset", "args": {"index": "index"}}
+    "DataCollatorForSupervisedDataset": {
+        "handler": "DataCollatorForSupervisedDataset",
+        "args": {"index": "index"},
+    }
 }
 
 
 def write(
-    folder: pathlib.Path, place: pathlib.Path, models: dict[str, pathlib.Path], tokenizer: AnyTokenizer,
-    members: Documents, non_members: Documents,
-) -> None:  # fmt: skip
-    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of open-unlearning.
+    folder: pathlib.Path,
+    place: pathlib.Path,
+    models: dict[str, pathlib.Path],
+    tokenizer: AnyTokenizer,
+    members: Documents,
+    non_members: Documents,
+) -> None:
+    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of
+    open-unlearning.
 
     Args:
       place: the final place of the folder.
@@ -54,67 +63,110 @@ def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
     other = sum(not np.array_equal(tokenizer.encode(text), tokens) for text, tokens in pairs)
     if other:
         logger.warning(
-            "%d of %d documents tokenize differently as text: the context ends within a word", other, len(texts)
+            "%d of %d documents tokenize differently as text: the context ends within a word",
+            other,
+            len(texts),
         )
     return "".join(json.dumps({"prompt": begin, "text": text}) + "\n" for text in texts)
 
 
 def _yaml(content: dict, package: str = "") -> str:
     """JSON is YAML."""
-    return f"{f'# @package {package}' if package else ''}\n{json.dumps(content, indent=2)}\n".lstrip()
+    return (
+        f"{f'# @package {package}' if package else ''}\n{json.dumps(content, indent=2)}\n".lstrip()
+    )
 
 
 def _model(folder: pathlib.Path) -> str:
     place = str(folder.absolute())
-    return _yaml({
-        "model_args": {"pretrained_model_name_or_path": place, "attn_implementation": "eager", "torch_dtype": "float32"},
-        # A token opens a document, not the characters of its name.
-        "tokenizer_args": {"pretrained_model_name_or_path": place, "split_special_tokens": False},
-        "template_args": {"apply_chat_template": False},
-    })  # fmt: skip
+    return _yaml(
+        {
+            "model_args": {
+                "pretrained_model_name_or_path": place,
+                "attn_implementation": "eager",
+                "torch_dtype": "float32",
+            },
+            # A token opens a document, not the characters of its name.
+            "tokenizer_args": {
+                "pretrained_model_name_or_path": place,
+                "split_special_tokens": False,
+            },
+            "template_args": {"apply_chat_template": False},
+        }
+    )
 
 
 def _eval(data: pathlib.Path, length: int) -> str:
     def dataset(name: str) -> dict:
-        hf_args = {"path": "json", "data_files": str((data / f"{name}.jsonl").absolute()), "split": "train"}
-        args = {"hf_args": hf_args, "prefix_key": "prompt", "text_key": "text", "max_length": length}
+        hf_args = {
+            "path": "json",
+            "data_files": str((data / f"{name}.jsonl").absolute()),
+            "split": "train",
+        }
+        args = {
+            "hf_args": hf_args,
+            "prefix_key": "prompt",
+            "text_key": "text",
+            "max_length": length,
+        }
         return {"access_key": name, "handler": "CompletionDataset", "args": args}
 
     def metric(handler: str, *names: str, **more) -> dict:
         return {
-            "handler": handler, "batch_size": _BATCH, "collators": _COLLATORS,
-            "datasets": {f"{_NAME}_{name}": dataset(name) for name in names}, **more,
-        }  # fmt: skip
+            "handler": handler,
+            "batch_size": _BATCH,
+            "collators": _COLLATORS,
+            "datasets": {f"{_NAME}_{name}": dataset(name) for name in names},
+            **more,
+        }
 
     both = ("forget", "holdout")
     min_k = metric("mia_min_k", *both, k=LOWEST_SHARE)
-    return _yaml({
-        "handler": "MUSEEvaluator", "output_dir": "${paths.output_dir}", "overwrite": False, "retain_logs_path": None,
-        "metrics": {
-            "exact_memorization": metric("exact_memorization", "forget"),
-            "extraction_strength": metric("extraction_strength", "forget"),
-            "mia_loss": metric("mia_loss", *both),
-            "mia_zlib": metric("mia_zlib", *both),
-            "mia_min_k": min_k,
-            "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=LOWEST_SHARE),
-            "privleak": {
-                "handler": "privleak", "ref_value": 0.5, "pre_compute": {"mia_min_k": min_k | {"access_key": "forget"}},
-                "reference_logs": {
-                    "retain_model_logs": {
-                        "path": f"${{eval.{_NAME}.retain_logs_path}}", "include": {"mia_min_k": {"access_key": "retain"}},
+    return _yaml(
+        {
+            "handler": "MUSEEvaluator",
+            "output_dir": "${paths.output_dir}",
+            "overwrite": False,
+            "retain_logs_path": None,
+            "metrics": {
+                "exact_memorization": metric("exact_memorization", "forget"),
+                "extraction_strength": metric("extraction_strength", "forget"),
+                "mia_loss": metric("mia_loss", *both),
+                "mia_zlib": metric("mia_zlib", *both),
+                "mia_min_k": min_k,
+                "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=LOWEST_SHARE),
+                "privleak": {
+                    "handler": "privleak",
+                    "ref_value": 0.5,
+                    "pre_compute": {"mia_min_k": min_k | {"access_key": "forget"}},
+                    "reference_logs": {
+                        "retain_model_logs": {
+                            "path": f"${{eval.{_NAME}.retain_logs_path}}",
+                            "include": {"mia_min_k": {"access_key": "retain"}},
+                        },
                     },
                 },
             },
         },
-    }, f"eval.{_NAME}")  # fmt: skip
+        f"eval.{_NAME}",
+    )
 
 
 def _commands(place: pathlib.Path, models: dict[str, pathlib.Path]) -> str:
     """The commands, the oracle's first, because privleak compares with its log."""
-    lines = ["# In a checkout of open-unlearning; without a GPU add model.model_args.device_map=cpu."]
+    lines = [
+        "# In a checkout of open-unlearning; without a GPU add model.model_args.device_map=cpu."
+    ]
     for name, model in reversed(models.items()):
-        parts = ["python", "src/eval.py", f"--config-dir={place.absolute() / 'configs'}", f"model={_NAME}", f"eval={_NAME}",
-                 f"model.model_args.pretrained_model_name_or_path={model.absolute()}", f"task_name={name}"]  # fmt: skip
+        parts = [
+            "python",
+            "src/eval.py",
+            f"--config-dir={place.absolute() / 'configs'}",
+            f"model={_NAME}",
+            f"eval={_NAME}",
+            f"model.model_args.pretrained_model_name_or_path={model.absolute()}",
+            f"task_name={name}",
+        ]
         if name == "model" and "oracle" in models:
             parts.append(f"eval.{_NAME}.retain_logs_path=saves/eval/oracle/MUSE_EVAL.json")
         lines.append(f'{shlex.join(parts)} "$@"')

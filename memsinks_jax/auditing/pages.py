@@ -1,4 +1,6 @@
-"""Results of an audit as an answer in words, a table and pictures. All from the content of its results.json."""
+"""Results of an audit as an answer in words, a table and pictures. All from the content of its
+results.json.
+"""
 
 import pathlib
 import statistics
@@ -13,12 +15,17 @@ from memsinks_jax.auditing.subjects import ORACLE, STANDARD
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
-FEW = 20  # documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
+# documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
+FEW = 20
 UNEQUAL = 0.6  # AUC of the lengths from which they are called unequal, if the interval is above 0.5
 _OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
 SCORE_LABELS = {
-    "loss": "loss", "zlib": "zlib", "min_k": "min-k", "min_k_plus": "min-k++", "reference": "reference",
-}  # fmt: skip
+    "loss": "loss",
+    "zlib": "zlib",
+    "min_k": "min-k",
+    "min_k_plus": "min-k++",
+    "reference": "reference",
+}
 
 
 class Table(NamedTuple):
@@ -35,52 +42,92 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
         (f"given {prefix}: {label}", f"{measure}_{prefix}", 2)
         for prefix in result["prefixes"]
         for label, measure in (
-            ("recited", "exact"), ("positions equal", "equal"), ("edit distance", "edit_distance"),
-            (f"nearest of {samples}", "nearest_of_samples"), ("recited in 10,000", "exact_in_10000_samples"),
+            ("recited", "exact"),
+            ("positions equal", "equal"),
+            ("edit distance", "edit_distance"),
+            (f"nearest of {samples}", "nearest_of_samples"),
+            ("recited in 10,000", "exact_in_10000_samples"),
         )
-    ]  # fmt: skip
+    ]
     reference = "The reference score needs an oracle."
     if result["reference"]:
         reference = "The reference score compares with the oracle, so the oracle itself has none."
     return [
-        ("What does a token cost?", "A model that knows a document has a lower loss on it. Loss in nats per token, without "
-         "end of text; perplexity is its exp; the gap is the loss of non-members minus that of members.",
-         [("loss, members", "member_loss", 3), ("loss, non-members", "non_member_loss", 3), ("gap", "loss_gap", 3),
-          ("perplexity, members", "member_perplexity", 2), ("perplexity, non-members", "non_member_perplexity", 2)]),
-        ("Does the model show what it has read?", "AUC: the probability that a member gets a higher score than a "
-         "non-member. 0.5 is guessing, 1 is certainty. So is 0: turned around, the score is always right. A row is a score "
-         f"in its published direction. {reference} Length alone: how well the number of tokens distinguishes them, without "
-         "any model, in the better direction. A score that is no higher says nothing about the model.",
-         [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORE_LABELS.items()]
-         + [("AUC, length alone", "length_auc", 2)]),
-        ("Does it recite?", f"The model continues the first tokens of a member. Recited: the next {suffix} tokens of greedy "
-         "decoding are exactly the document's. Edit distance: the share of tokens that would have to change, in the greedy "
-         f"continuation and in the nearest of {samples} samples at temperature 1. Recited in 10,000: the probability that "
-         "one of 10,000 samples is exact.", recited),
-        ("How much of a document comes out?", "Extraction strength: the longest end that the model writes exactly if it is "
-         "given everything before, as a share of the document. Exact memorization: the share of tokens that are the most "
-         "likely ones after those before.",
-         [("extraction strength", "extraction_strength", 2), ("exact memorization", "exact_memorization", 2)]),
-        ("Does it know the random tokens that were put into documents?", "Exposure of such a canary, in bits: its rank "
-         "among canaries that were never read. 1.44 is the mean of one that was never read.",
-         [("canary exposure, bits", "exposure", 2)]),
-    ]  # fmt: skip
+        (
+            "What does a token cost?",
+            "A model that knows a document has a lower loss on it. Loss in nats per token, "
+            "without "
+            "end of text; perplexity is its exp; the gap is the loss of non-members minus that of "
+            "members.",
+            [
+                ("loss, members", "member_loss", 3),
+                ("loss, non-members", "non_member_loss", 3),
+                ("gap", "loss_gap", 3),
+                ("perplexity, members", "member_perplexity", 2),
+                ("perplexity, non-members", "non_member_perplexity", 2),
+            ],
+        ),
+        (
+            "Does the model show what it has read?",
+            "AUC: the probability that a member gets a higher score than a "
+            "non-member. 0.5 is guessing, 1 is certainty. So is 0: turned around, the score is "
+            "always right. A row is a score "
+            f"in its published direction. {reference} Length alone: how well the number of tokens "
+            "distinguishes them, without "
+            "any model, in the better direction. A score that is no higher says nothing about the "
+            "model.",
+            [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORE_LABELS.items()]
+            + [("AUC, length alone", "length_auc", 2)],
+        ),
+        (
+            "Does it recite?",
+            f"The model continues the first tokens of a member. Recited: the next {suffix} "
+            "tokens of greedy "
+            "decoding are exactly the document's. Edit distance: the share of tokens that would "
+            "have to change, in the greedy "
+            f"continuation and in the nearest of {samples} samples at temperature 1. Recited in "
+            "10,000: the probability that "
+            "one of 10,000 samples is exact.",
+            recited,
+        ),
+        (
+            "How much of a document comes out?",
+            "Extraction strength: the longest end that the model writes exactly if it is "
+            "given everything before, as a share of the document. Exact memorization: the share of "
+            "tokens that are the most "
+            "likely ones after those before.",
+            [
+                ("extraction strength", "extraction_strength", 2),
+                ("exact memorization", "exact_memorization", 2),
+            ],
+        ),
+        (
+            "Does it know the random tokens that were put into documents?",
+            "Exposure of such a canary, in bits: its rank "
+            "among canaries that were never read. 1.44 is the mean of one that was never read.",
+            [("canary exposure, bits", "exposure", 2)],
+        ),
+    ]
 
 
 def tables(result: dict) -> list[Table]:
-    """One table per question: one row per measure, one column per model, with intervals. Skips what was not measured."""
+    """One table per question: one row per measure, one column per model, with intervals. Skips what
+    was not measured.
+    """
     subjects, made = result["subjects"], []
     first = next(iter(subjects.values()))
     groups = [ALL, OFTEN] if OFTEN in first and first[OFTEN] != first[ALL] else [ALL]
     for title, about, measures in _sections(result):
         often = [m for m in measures if m[1] == "exposure" or m[1].startswith("auc_")]
         rows = [
-            [label if group == ALL else f"{label}, {OFTEN}",
-             *(_cell(found[group].get(measure), digits) for found in subjects.values())]
+            [
+                label if group == ALL else f"{label}, {OFTEN}",
+                *(_cell(found[group].get(measure), digits) for found in subjects.values()),
+            ]
             for group in groups
             for label, measure, digits in (measures if group == ALL else often)
             if any(measure in found[group] for found in subjects.values())
-        ]  # fmt: skip
+        ]
         if rows:
             made.append(Table(title, about, ["", *subjects], rows))
     return made
@@ -90,37 +137,53 @@ def _cell(measured: dict | None, digits: int) -> str:
     if measured is None:
         return "–"
     value, bounds = f"{measured['value']:.{digits}f}", measured["ci95"]
-    return value if bounds is None else f"{value} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
+    return (
+        value if bounds is None else f"{value} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
+    )
 
 
 def introduction(result: dict) -> str:
     """Explains models, members and non-members."""
     parts = {
-        STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
-        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any such "
+        STANDARD: "The standard model was trained on the same documents without sinks. It shows how "
+        "much is memorized.",
+        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it "
+        "knows about any such "
         "text. A complete removal reaches the oracle's values.",
     }
-    return " ".join([
-        f"Members are the {result['members']} documents that the models have read and should not know. The "
-        f"{result['non_members']} non-members are similar documents that no model has read.",
-        *(text for name, text in parts.items() if name in result["subjects"]),
-        "In brackets: 95% intervals over documents.",
-    ])  # fmt: skip
+    return " ".join(
+        [
+            f"Members are the {result['members']} documents that the models have read and should "
+            "not "
+            "know. The "
+            f"{result['non_members']} non-members are similar documents that no model has read.",
+            *(text for name, text in parts.items() if name in result["subjects"]),
+            "In brackets: 95% intervals over documents.",
+        ]
+    )
 
 
 def answer(result: dict) -> str:
     """The audited model's worst numbers, with the oracle's and the standard model's."""
     longest = max(
-        (p for p in result["prefixes"] if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]), default=0
+        (
+            p
+            for p in result["prefixes"]
+            if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]
+        ),
+        default=0,
     )
     parts = []
     for name, groups in result["subjects"].items():
         found = groups[ALL]
         aucs = [found[f"auc_{score}"]["value"] for score in SCORES if f"auc_{score}" in found]
         aucs = [max(auc, 1 - auc) for auc in aucs]
-        recited = f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
+        recited = (
+            f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
+        )
         parts.append(
-            f"{name}: {recited}AUC in either direction up to {max(aucs):.2f}, gap {found['loss_gap']['value']:.2f} nats"
+            f"{name}: {recited}AUC in either direction up to {max(aucs):.2f}, gap "
+            f"{found['loss_gap']['value']:.2f} nats"
         )
     given = f"Given {longest} tokens. " if longest else ""
     length = f"Length alone: AUC {found['length_auc']['value']:.2f}."
@@ -141,14 +204,17 @@ def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int])
     if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
         medians = [f"{statistics.median(lengths):g}" for lengths in (members, non_members)]
         found.append(
-            f"the number of tokens alone distinguishes members (median {medians[0]}) from non-members "
-            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of equal lengths"
+            f"the number of tokens alone distinguishes members (median {medians[0]}) from "
+            "non-members "
+            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of "
+            "equal lengths"
         )
     for name, groups in subjects.items():
         for score, label in SCORE_LABELS.items():
             if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
                 found.append(
-                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score distinguishes "
+                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score "
+                    "distinguishes "
                     f"members with {1 - auc['value']:.2f}"
                 )
     return found
@@ -158,14 +224,16 @@ def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
     """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
     drawn = {
-        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens given, "
+        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance "
+        "by tokens given, "
         "loss of members and non-members. Whiskers: 95% intervals over documents."
     }
     _draw_overview(result, folder / "audit.png")
     if rungs := _rungs(result):
         _draw_rungs(result, rungs, folder / "encounters.png")
         drawn["encounters.png"] = (
-            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. Whiskers: 95% intervals over "
+            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. "
+            "Whiskers: 95% intervals over "
             "documents."
         )
     return drawn
@@ -190,12 +258,21 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
         found, shift = groups[ALL], (place - (len(subjects) - 1) / 2) * 0.14
         scores = [score for score in SCORES if f"auc_{score}" in found]
         places = [SCORES.index(score) + shift for score in scores]
-        _whiskers(axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o")
+        _whiskers(
+            axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o"
+        )
         prefixes = [prefix for prefix in result["prefixes"] if f"exact_{prefix}" in found]
         for axis, measure in zip(axes[1:3], ("exact", "edit_distance"), strict=True):
             # Shift each model a little, because equal lines would overlap.
             x = [prefix * 1.02 ** (place - (len(subjects) - 1) / 2) for prefix in prefixes]
-            _whiskers(axis, x, [found[f"{measure}_{p}"] for p in prefixes], colour(result, name), name, "o-")
+            _whiskers(
+                axis,
+                x,
+                [found[f"{measure}_{p}"] for p in prefixes],
+                colour(result, name),
+                name,
+                "o-",
+            )
         sides = [found["member_loss"], found["non_member_loss"]]
         _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
     axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
@@ -204,12 +281,21 @@ def _draw_overview(result: dict, path: pathlib.Path) -> None:
     axes[0].set(title="Are members distinguished from non-members?", ylabel="AUC")
     axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
     axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))
-    axes[2].set(title="How far is it from reciting them?", ylabel="edit distance, share of tokens", ylim=(-0.03, 1.03))
+    axes[2].set(
+        title="How far is it from reciting them?",
+        ylabel="edit distance, share of tokens",
+        ylim=(-0.03, 1.03),
+    )
     for axis in axes[1:3]:
         axis.set(xlabel="tokens that are given", xscale="log")
         axis.set_xticks(result["prefixes"], result["prefixes"])
         axis.minorticks_off()
-    axes[3].set(title="What does a token cost?", ylabel="loss (nats per token)", ylim=(0, None), xlim=(-0.5, 1.5))
+    axes[3].set(
+        title="What does a token cost?",
+        ylabel="loss (nats per token)",
+        ylim=(0, None),
+        xlim=(-0.5, 1.5),
+    )
     axes[3].set_xticks([0, 1], ["members", "non-members"])
     _finish(figure, axes, path)
 
@@ -220,13 +306,24 @@ def _draw_rungs(result: dict, rungs: list[int], path: pathlib.Path) -> None:
         "extraction_strength": ("Extraction strength", "share of the document"),
         "exposure": ("Exposure of canaries", "bits"),
     }
-    there = {m for groups in result["subjects"].values() for found in groups.values() for m in found}
+    there = {
+        m for groups in result["subjects"].values() for found in groups.values() for m in found
+    }
     panels = {measure: labels for measure, labels in panels.items() if measure in there}
-    figure, axes = plt.subplots(1, len(panels), figsize=(2 + 4.6 * len(panels), 4.2), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(2 + 4.6 * len(panels), 4.2), layout="constrained"
+    )
     for axis, (measure, (title, label)) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         for place, (name, groups) in enumerate(result["subjects"].items()):
             x = [max(rung, 0.5) * 1.05 ** (place - 2) for rung in rungs]
-            _whiskers(axis, x, [groups[str(rung)][measure] for rung in rungs], colour(result, name), name, "o-")
+            _whiskers(
+                axis,
+                x,
+                [groups[str(rung)][measure] for rung in rungs],
+                colour(result, name),
+                name,
+                "o-",
+            )
         axis.set(title=title, ylabel=label, xlabel="times read", xscale="log")
         axis.set_xticks([max(rung, 0.5) for rung in rungs], rungs)
         axis.minorticks_off()
@@ -237,12 +334,26 @@ def _draw_rungs(result: dict, rungs: list[int], path: pathlib.Path) -> None:
     _finish(figure, np.atleast_1d(axes), path)
 
 
-def _whiskers(axis, x: list[float], measured: list[dict], colour: str, label: str, style: str) -> None:
+def _whiskers(
+    axis, x: list[float], measured: list[dict], colour: str, label: str, style: str
+) -> None:
     values = np.array([m["value"] for m in measured])
-    low, high = np.array([m["ci95"] or (m["value"], m["value"]) for m in measured]).T if measured else ([], [])
+    low, high = (
+        np.array([m["ci95"] or (m["value"], m["value"]) for m in measured]).T
+        if measured
+        else ([], [])
+    )
     reach = np.maximum([values - low, high - values], 0)
     axis.errorbar(
-        x, values, yerr=reach, fmt=style, color=colour, label=label, markersize=5, linewidth=1.4, elinewidth=1
+        x,
+        values,
+        yerr=reach,
+        fmt=style,
+        color=colour,
+        label=label,
+        markersize=5,
+        linewidth=1.4,
+        elinewidth=1,
     )
 
 

@@ -1,4 +1,6 @@
-"""The subjects of an audit: models with their sinks in one mode, and the documents to measure them on."""
+"""The subjects of an audit: models with their sinks in one mode, and the documents to measure them
+on.
+"""
 
 import dataclasses
 import json
@@ -46,21 +48,30 @@ def subjects_of(
     """The model of `workdir` in every mode, then the standard model and the oracle, if given.
 
     Raises:
-      InputError: one of them is not a model, or has another tokenizer than the first or a shorter context.
+      InputError: one of them is not a model, or has another tokenizer than the first or a shorter
+      context.
     """
     first = open_run(workdir)
     has = sinks.has_sinks(first.config)
     by_context = first.config.sinks.traits.by_context  # its sinks are all on for everybody
     modes = {mode: name for mode, name in MODES.items() if not (by_context and mode == "all")}
-    audited = [Subject(name, first, mode) for mode, name in modes.items()] if has else [Subject("model", first, "all")]
+    audited = (
+        [Subject(name, first, mode) for mode, name in modes.items()]
+        if has
+        else [Subject("model", first, "all")]
+    )
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
             if not same_tokens(first.tokenizer, run.tokenizer):
-                raise InputError(f"{place} has another tokenizer than {workdir}; compare models that share theirs")
+                raise InputError(
+                    f"{place} has another tokenizer than {workdir}; compare models that share "
+                    "theirs"
+                )
             if run.config.data.row_length < first.config.data.row_length:
                 raise InputError(
-                    f"{place} has a context of {run.config.data.row_length} tokens, {workdir} one of "
+                    f"{place} has a context of {run.config.data.row_length} tokens, {workdir} "
+                    "one of "
                     f"{first.config.data.row_length}; compare models with equal contexts"
                 )
             audited.append(Subject(name, run, "drop"))
@@ -68,7 +79,8 @@ def subjects_of(
 
 
 def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
-    """The same models with a context of `document_loss.padded`: rows with room for `longest` tokens and end of text.
+    """The same models with a context of `document_loss.padded`: rows with room for `longest` tokens
+    and end of text.
 
     Nothing of an audit is longer, and a model with a long context would compute its padding.
     """
@@ -76,32 +88,46 @@ def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
     for run in (subject.run for subject in subjects):
         length = padded(longest + 1, run.config.data.row_length)
         if id(run) not in runs:  # subjects share theirs
-            runs[id(run)] = dataclasses.replace(run, config=with_fields(run.config, {"data.row_length": length}))
+            runs[id(run)] = dataclasses.replace(
+                run, config=with_fields(run.config, {"data.row_length": length})
+            )
     return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
 def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:
-    """The run's own documents, unless all documents to measure are from files. A folder with only a model has none."""
-    return None if is_folder(workdir) or (members_files and non_members_files) else workdirs.read_corpus(workdir)
+    """The run's own documents, unless all documents to measure are from files. A folder with only a
+    model has none.
+    """
+    return (
+        None
+        if is_folder(workdir) or (members_files and non_members_files)
+        else workdirs.read_corpus(workdir)
+    )
 
 
 def documents_of(
-    workdir: pathlib.Path, run: Trained, role: str, files: str = "", corpus: Corpus | None = None,
+    workdir: pathlib.Path,
+    run: Trained,
+    role: str,
+    files: str = "",
+    corpus: Corpus | None = None,
     most: int | None = None,
-) -> Documents:  # fmt: skip
+) -> Documents:
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
     Args:
       corpus: of the workdir, if it has been read already.
       most: maximum number of documents of a role, the first ones; None: all.
     Raises:
-      InputError: no such files; no documents of the role; a folder with only a model, which has no documents.
+      InputError: no such files; no documents of the role; a folder with only a model, which has no
+      documents.
     """
     if files:
         by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
         if run.config.data.ids != "content" and by_id:
             raise InputError(
-                f"{workdir} has ids by {run.config.data.ids}: documents of files have none; leave --members and "
+                f"{workdir} has ids by {run.config.data.ids}: documents of files have none; "
+                "leave --members and "
                 "--non_members out for the run's own documents"
             )
         documents, tokens, answers, around = read_tokens(files, run.tokenizer)
@@ -109,8 +135,12 @@ def documents_of(
         found = Documents(tokens, identities, answers=answers, around=around)
         _, copies = without_copies(documents)
         if (copies > 1).any():
-            logger.warning("%s: %d documents occur more than once; each counts once", files, (copies > 1).sum())
-            first = {document.text: place for place, document in reversed(list(enumerate(documents)))}
+            logger.warning(
+                "%s: %d documents occur more than once; each counts once", files, (copies > 1).sum()
+            )
+            first = {
+                document.text: place for place, document in reversed(list(enumerate(documents)))
+            }
             found = found.chosen(np.array(sorted(first.values())))
         identities = found.identities
         known = encounters_in(workdir, identities)
@@ -118,31 +148,48 @@ def documents_of(
         encounters = None if None in times else np.array(times)
         return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
     if is_folder(workdir):
-        raise InputError(f"{workdir} is a model without the documents of its run; give --members and --non_members")
+        raise InputError(
+            f"{workdir} is a model without the documents of its run; give --members and "
+            "--non_members"
+        )
     return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
 
 
-def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | None = None) -> Documents:
-    """The documents of a role, so that repeated and held-out ones differ only in having been repeated.
+def of_role(
+    corpus: Corpus, config: Config, role: str, where: str, most: int | None = None
+) -> Documents:
+    """The documents of a role, so that repeated and held-out ones differ only in having been
+    repeated.
 
-    Canaries would distinguish them without any model. Canaries at the end are cut off, and every document is truncated to
-    the room they left. If they are at the start, documents of other roles also get one, which was never read.
+    Canaries would distinguish them without any model. Canaries at the end are cut off, and every
+    document is truncated to the room they left. If they are at the start, documents of other roles
+    also get one, which was never read.
 
     Raises:
       InputError: there are none.
     """
     indices = corpus.mixture.documents(role)[:most]
     if not len(indices):
-        flag = {"repeated": "; give files of others: --members", "held_out": "; give files of others: --non_members"}
+        flag = {
+            "repeated": "; give files of others: --members",
+            "held_out": "; give files of others: --non_members",
+        }
         raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
     tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    settings, room, carriers = config.canaries, config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
+    settings, room, carriers = (
+        config.canaries,
+        config.data.row_length - 1,
+        set(corpus.mixture.canaries.tolist()),
+    )
     if carriers and settings.place == "end":
         room -= settings.length
-        tokens = [t[: len(t) - settings.length] if i in carriers else t for i, t in zip(indices, tokens, strict=True)]
+        tokens = [
+            t[: len(t) - settings.length] if i in carriers else t
+            for i, t in zip(indices, tokens, strict=True)
+        ]
     elif carriers and role != "repeated":
         share = len(carriers) / len(corpus.mixture.repeated)
         get = np.diff(np.floor(share * np.arange(len(tokens) + 1))) > 0
@@ -158,7 +205,8 @@ def of_role(corpus: Corpus, config: Config, role: str, where: str, most: int | N
 def check_documents(
     members: Documents, non_members: Documents, subjects: list[Subject], places: list[pathlib.Path]
 ) -> None:
-    """Raises InputError for documents that are in both sets, or that a model of `places` has read and must not have.
+    """Raises InputError for documents that are in both sets, or that a model of `places` has read
+    and must not have.
 
     Args:
       subjects: as from `subjects_of`.
@@ -167,7 +215,8 @@ def check_documents(
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
         raise InputError(
-            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the context reaches; remove them "
+            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the "
+            "context reaches; remove them "
             "from one of the two"
         )
     for place in places:
@@ -181,20 +230,29 @@ def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     read = sum(known.get(ids.to_hex(identity), 0) != 0 for identity in documents.identities)
     if read:
         reason = "it is no oracle for them" if what == "members" else "they are members"
-        raise InputError(f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take others")
+        raise InputError(
+            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take "
+            "others"
+        )
 
 
 def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int | None]:
-    """How often an epoch of a run has some ids: None if the steps decide. Empty for a folder with only a model."""
+    """How often an epoch of a run has some ids: None if the steps decide. Empty for a folder with
+    only a model.
+    """
     path, found = place / "documents.jsonl", {}
     if not path.is_file():
         return found
     if workdirs.lists_all(place):
         try:
-            known = [(line["id"], line["encounters"]) for line in map(json.loads, path.read_text().splitlines())]
+            known = [
+                (line["id"], line["encounters"])
+                for line in map(json.loads, path.read_text().splitlines())
+            ]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} is damaged ({error}); run the command that trained {place} again: it writes the file anew"
+                f"{path} is damaged ({error}); run the command that trained {place} again: it "
+                "writes the file anew"
             ) from None
     else:
         corpus = workdirs.read_corpus(place)
@@ -215,20 +273,35 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
     if not usable.any():
         raise InputError(f"{what}: none has an answer within the context; take others")
     if not usable.all():
-        logger.warning("%s: %d of %d have prompts that fill the context: left out", what, (~usable).sum(), len(usable))
+        logger.warning(
+            "%s: %d of %d have prompts that fill the context: left out",
+            what,
+            (~usable).sum(),
+            len(usable),
+        )
         documents = documents.chosen(usable)
     longer = sum(len(tokens) > room for tokens in documents.tokens)
     if longer:
-        logger.warning("%s: %d of %d exceed the context and were truncated", what, longer, len(documents.tokens))
+        logger.warning(
+            "%s: %d of %d exceed the context and were truncated",
+            what,
+            longer,
+            len(documents.tokens),
+        )
     return documents._replace(tokens=[tokens[:room] for tokens in documents.tokens])
 
 
 def in_matrices(subject: Subject) -> Subject:
-    """The same model with its sparse sinks moved into the MLPs' matrices; any other model unchanged."""
+    """The same model with its sparse sinks moved into the MLPs' matrices; any other model
+    unchanged.
+    """
     run = subject.run
     if not sinks.is_sparse(run.config.sinks):
         return subject
     config = with_fields(run.config, {"sinks.sparse": False})
-    params, mesh = sparse_sinks.without_tables(run.config.model, run.params), placement.mesh_of(run.params)
+    params, mesh = (
+        sparse_sinks.without_tables(run.config.model, run.params),
+        placement.mesh_of(run.params),
+    )
     placed = jax.device_put(params, mesh and shardings(params, mesh))
     return dataclasses.replace(subject, run=dataclasses.replace(run, config=config, params=placed))

@@ -1,7 +1,9 @@
-"""Best-fit packing: chooses which documents share a row. It needs few rows, and splits only documents longer than a row.
+"""Best-fit packing: chooses which documents share a row. It needs few rows, and splits only
+documents longer than a row.
 
-After "Fewer Truncations Improve Language Modeling" (Ding et al., 2024): from the longest document on, each goes to the row
-where it leaves the least room. Only the sizes matter, so every epoch has the same number of rows.
+After "Fewer Truncations Improve Language Modeling" (Ding et al., 2024): from the longest document
+on, each goes to the row where it leaves the least room. Only the sizes matter, so every epoch has
+the same number of rows.
 """
 
 from typing import NamedTuple
@@ -10,10 +12,13 @@ import numpy as np
 
 
 class Slots(NamedTuple):
-    """Pieces of documents, row after row. A piece is [start, stop) of a document's tokens followed by end of text."""
+    """Pieces of documents, row after row. A piece is [start, stop) of a document's tokens followed
+    by end of text.
+    """
 
     first: np.ndarray  # int64 (rows + 1,): row r holds the slots first[r] to first[r + 1] - 1
-    rank: np.ndarray  # int64 (slots,): the document, counted from the longest; equally long ones in the given order
+    # int64 (slots,): the document, counted from the longest; equally long ones in the given order
+    rank: np.ndarray
     start: np.ndarray  # int64 (slots,)
     stop: np.ndarray  # int64 (slots,)
 
@@ -31,19 +36,25 @@ def shortest_rest(row_length: int) -> int:
 
 
 def best_fit(sizes: np.ndarray, row_length: int, rows: int | None = None) -> Slots:
-    """Packs documents of int (documents,) `sizes`, end of text included, into rows of `row_length` targets.
+    """Packs documents of int (documents,) `sizes`, end of text included, into rows of `row_length`
+    targets.
 
-    A longer document is split into rows of its own and a rest, which is packed like a document. A short rest takes tokens
-    from the row before, so that no row has very many rests. O(documents), about two seconds for a million.
+    A longer document is split into rows of its own and a rest, which is packed like a document. A
+    short rest takes tokens from the row before, so that no row has very many rests. O(documents),
+    about two seconds for a million.
 
     Args:
-      rows: the number of rows to fill, with room for all tokens. Documents that fit no row whole are split over the
-        remaining room, and spare rows stay empty. None: as many as needed.
+      rows: the number of rows to fill, with room for all tokens. Documents that fit no row whole
+        are split over the remaining room, and spare rows stay empty. None: as many as needed.
     """
     sizes = np.sort(sizes)[::-1].astype(np.int64)
     full = sizes // row_length  # rows of their own
     starts = full * row_length  # of the rests
-    starts -= np.where((sizes > starts) & (full > 0), np.maximum(shortest_rest(row_length) - (sizes - starts), 0), 0)
+    starts -= np.where(
+        (sizes > starts) & (full > 0),
+        np.maximum(shortest_rest(row_length) - (sizes - starts), 0),
+        0,
+    )
     owners = np.repeat(np.arange(len(sizes)), full)
     begins = (np.arange(len(owners)) - np.repeat(np.cumsum(full) - full, full)) * row_length
     ends = np.minimum(begins + row_length, starts[owners])
@@ -64,32 +75,47 @@ def best_fit(sizes: np.ndarray, row_length: int, rows: int | None = None) -> Slo
     stop = np.concatenate([ends, starts[rests[which]] + end])
     row = np.concatenate([np.arange(len(owners)), there])
     order = np.argsort(row, kind="stable")
-    return Slots(np.searchsorted(row[order], np.arange(count + 1)), rank[order], start[order], stop[order])
+    return Slots(
+        np.searchsorted(row[order], np.arange(count + 1)), rank[order], start[order], stop[order]
+    )
 
 
 def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """All values of two arrays, ascending, each once. For a million, numpy's union1d takes ten times as long."""
+    """All values of two arrays, ascending, each once. For a million, numpy's union1d takes ten
+    times as long.
+    """
     both = np.sort(np.concatenate([one, other]))
     return both[np.diff(both, prepend=-1) > 0]
 
 
 def _split(needed: np.ndarray, which: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Splits documents without a row over the remaining room of the rows -> document, start, stop, row."""
+    """Splits documents without a row over the remaining room of the rows -> document, start, stop,
+    row.
+    """
     behind, through = np.cumsum(needed[which]), np.cumsum(room)
     cuts = merged(behind, through[(through > 0) & (through < needed[which].sum())])
     begins = np.concatenate([[0], cuts])[: len(cuts)].astype(np.int64)
     document = np.searchsorted(behind, begins, side="right")
     opens = behind[document] - needed[which[document]]
-    return which[document], begins - opens, cuts - opens, np.searchsorted(through, begins, side="right")
+    return (
+        which[document],
+        begins - opens,
+        cuts - opens,
+        np.searchsorted(through, begins, side="right"),
+    )
 
 
-def _assign(needed: list[int], row_length: int, room: list[int], most: int | None) -> tuple[list[int], int]:
-    """Descending sizes -> (the row of each, -1 if none of `most` rows has room for it; the number of rows).
+def _assign(
+    needed: list[int], row_length: int, room: list[int], most: int | None
+) -> tuple[list[int], int]:
+    """Descending sizes -> (the row of each, -1 if none of `most` rows has room for it; the number
+    of rows).
 
     `room` is the remaining room of the first rows.
     """
     with_room = [[] for _ in range(row_length + 1)]  # rows by their remaining room
-    rooms = 0  # bit r is set if with_room[r] is not empty, to find the least sufficient room at once
+    # bit r is set if with_room[r] is not empty, to find the least sufficient room at once
+    rooms = 0
     for row, left in enumerate(room):
         with_room[left].append(row)
         rooms |= 1 << left

@@ -1,5 +1,6 @@
-"""Canaries: random tokens that some of the repeated documents carry, which nothing but memory can predict (TS-Canary,
-paper section 3.1)."""
+"""Canaries: random tokens that some of the repeated documents carry, which nothing but memory can
+predict (TS-Canary, paper section 3.1).
+"""
 
 import numpy as np
 
@@ -8,11 +9,13 @@ from memsinks_jax.data import order
 from memsinks_jax.data.tokenizer import PADDING, UNKNOWN, AnyTokenizer
 
 
-def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTokenizer) -> np.ndarray:
+def with_canary(
+    config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTokenizer
+) -> np.ndarray:
     """Document `index` of the corpus with its canary -> int32 (tokens,).
 
-    (seed, index) alone determines its tokens, uniform over the vocabulary without padding, end of text and unknown. If the
-    document does not fit a row with its canary, its end is cut off.
+    (seed, index) alone determines its tokens, uniform over the vocabulary without padding, end of
+    text and unknown. If the document does not fit a row with its canary, its end is cut off.
     """
     settings = config.canaries
     canary = _random_tokens(config.seed, "canaries", index, settings.length, tokenizer)
@@ -21,20 +24,29 @@ def with_canary(config: Config, index: int, tokens: np.ndarray, tokenizer: AnyTo
 
 
 def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
-    """Alternatives to the canary of document `index`, drawn in the same way -> int32 (count, tokens)."""
+    """Alternatives to the canary of document `index`, drawn in the same way -> int32 (count,
+    tokens).
+    """
     length = config.canaries.length
-    return _random_tokens(config.seed, "alternatives", index, count * length, tokenizer).reshape(count, length)
+    return _random_tokens(config.seed, "alternatives", index, count * length, tokenizer).reshape(
+        count, length
+    )
 
 
-def _random_tokens(seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
+def _random_tokens(
+    seed: int, purpose: str, index: int, count: int, tokenizer: AnyTokenizer
+) -> np.ndarray:
     pool = np.setdiff1d(
-        np.arange(tokenizer.vocabulary_size), [PADDING, UNKNOWN, tokenizer.begin_of_text, *tokenizer.stops]
+        np.arange(tokenizer.vocabulary_size),
+        [PADDING, UNKNOWN, tokenizer.begin_of_text, *tokenizer.stops],
     )
     draws = order.bits(seed, purpose, index).random_raw(count)
     return pool[draws % np.uint64(len(pool))].astype(np.int32)
 
 
 def canary_targets(settings: CanariesConfig, length: int) -> slice:
-    """The canary's place among the targets of its row, in which it is alone, for a document of `length` tokens."""
+    """The canary's place among the targets of its row, in which it is alone, for a document of
+    `length` tokens.
+    """
     start = length - settings.length if settings.place == "end" else 0
     return slice(start, start + settings.length)

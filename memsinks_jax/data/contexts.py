@@ -1,4 +1,5 @@
-"""Contexts: the words before a position, by which memory is found (`sinks.kind=by_context`). Never jax.
+"""Contexts: the words before a position, by which memory is found (`sinks.kind=by_context`). Never
+jax.
 
 The context of a position is its last `contexts.length` words, up to the end of its input token;
 near a document's beginning all of them. White space and marks are left out, so a text that is
@@ -23,7 +24,8 @@ FILE = "contexts.npz"
 _NO_KEYS = np.zeros(0, np.uint64)
 NONE = np.iinfo(np.int32).max  # stands for no row, as sinks.NONE for no sink
 
-# Of the hash, for each of its two lanes: JAX has no 64-bit integers by default. Odd numbers without a pattern.
+# Of the hash, for each of its two lanes: JAX has no 64-bit integers by default. Odd numbers without
+# a pattern.
 SEEDS = (np.uint32(0x9E3779B9), np.uint32(0x7F4A7C15))
 BASES = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 LONGEST = 8  # tokens of a word, on average over a context; what is longer is cut off
@@ -43,7 +45,8 @@ def mixed(x):
 
 
 def letters_of(tokenizer: AnyTokenizer) -> np.ndarray:
-    """What each token adds to a context, which is all of a tokenizer that contexts depend on -> uint32 (V, 7).
+    """What each token adds to a context, which is all of a tokenizer that contexts depend on ->
+    uint32 (V, 7).
 
     First whether it has letters or digits, whether these begin a word, and whether it ends one, as
     bits. Then for each lane of the hash: that of its letters, as a polynomial of BASES; the power
@@ -52,11 +55,16 @@ def letters_of(tokenizer: AnyTokenizer) -> np.ndarray:
     """
     letter = tokenizer.encode("a")  # after it, a token shows its own white space
     shown = tokenizer.decode(letter)
-    texts = [tokenizer.decode([*letter, token])[len(shown) :] for token in range(tokenizer.vocabulary_size)]
+    texts = [
+        tokenizer.decode([*letter, token])[len(shown) :]
+        for token in range(tokenizer.vocabulary_size)
+    ]
     is_part = ["\ufffd" in text for text in texts]
     # A part of a character is one letter, that no text has.
     spelled = [
-        [0x110000 + token] if part else [ord(character) for character in text if character.isalnum()]
+        [0x110000 + token]
+        if part
+        else [ord(character) for character in text if character.isalnum()]
         for token, (text, part) in enumerate(zip(texts, is_part, strict=True))
     ]
     sizes = np.array([len(each) for each in spelled], np.int64)
@@ -70,10 +78,14 @@ def letters_of(tokenizer: AnyTokenizer) -> np.ndarray:
         found[token, 0] = _HAS_LETTERS * (size > 0) | _OPENS * opens | _CLOSES * closes
     for lane, (seed, base) in enumerate(zip(SEEDS, BASES, strict=True)):
         powers, inverses = (
-            np.cumprod(np.append(np.uint32(1), np.full(int(sizes.max()), of, np.uint32)), dtype=np.uint32)
+            np.cumprod(
+                np.append(np.uint32(1), np.full(int(sizes.max()), of, np.uint32)), dtype=np.uint32
+            )
             for of in (base, np.uint32(pow(int(base), -1, 2**32)))
         )
-        sums = np.append(np.uint32(0), np.cumsum(mixed(flat ^ seed) * powers[behind], dtype=np.uint32))
+        sums = np.append(
+            np.uint32(0), np.cumsum(mixed(flat ^ seed) * powers[behind], dtype=np.uint32)
+        )
         columns = sums[ends] - sums[ends - sizes], powers[sizes], inverses[sizes]
         found[:, 1 + 3 * lane : 4 + 3 * lane] = np.stack(columns, axis=1)
     return found
@@ -86,7 +98,11 @@ def begins(tokens, places, length: int, letters, xp=np):
     after = xp.concatenate([xp.ones_like(closes[..., :1]), closes[..., :-1]], -1) | (places == 0)
     is_word = has_letters & (((flags & _OPENS) > 0) | after)
     first = _where(is_word, xp.cumsum(is_word, -1) - length, xp)
-    return xp.maximum(xp.maximum(first, at - places), at - (LONGEST * length - 1)).clip(0).astype(np.int32)
+    return (
+        xp.maximum(xp.maximum(first, at - places), at - (LONGEST * length - 1))
+        .clip(0)
+        .astype(np.int32)
+    )
 
 
 def _where(is_one, number, xp):
@@ -99,11 +115,12 @@ def _where(is_one, number, xp):
 def lanes(tokens, places, length: int, letters, xp=np) -> tuple:
     """The key of the context of every position, as two arrays uint32 (..., T).
 
-    Written once for NumPy and for jax.numpy, as `xp`: the hash of a stretch is a difference of cumulative sums.
+    Written once for NumPy and for jax.numpy, as `xp`: the hash of a stretch is a difference of
+    cumulative sums.
 
     Args:
-      tokens: int32 (..., T), inputs side by side. The keys of the first `window(length)` - 1 may be others than behind what
-        was before, if it is not given.
+      tokens: int32 (..., T), inputs side by side. The keys of the first `window(length)` - 1 may be
+        others than behind what was before, if it is not given.
       places: int32 (..., T), how many tokens of its document are before each.
       letters: of `letters_of`.
     """
@@ -114,12 +131,16 @@ def lanes(tokens, places, length: int, letters, xp=np) -> tuple:
     last = xp.where(count > 0, _where(has_letters, count - 1, xp), -LONGEST)
     # What is no word counts as the token at hand, and as how many of them there are.
     gap = xp.minimum(xp.minimum(at - last, places + 1), LONGEST).astype(np.uint32)
-    tail = xp.where(has_letters, 0, (tokens.astype(np.uint32) + 1) * np.uint32(LONGEST + 1) + gap).astype(np.uint32)
+    tail = xp.where(
+        has_letters, 0, (tokens.astype(np.uint32) + 1) * np.uint32(LONGEST + 1) + gap
+    ).astype(np.uint32)
     found = []
     for lane, seed in enumerate(SEEDS):
         hashed, power, inverse = (of[..., 1 + 3 * lane + i] for i in range(3))
         sums = xp.cumsum(hashed * xp.cumprod(inverse, -1, dtype=np.uint32), -1, dtype=np.uint32)
-        before = xp.where(first > 0, xp.take_along_axis(sums, xp.maximum(first - 1, 0), -1), 0).astype(np.uint32)
+        before = xp.where(
+            first > 0, xp.take_along_axis(sums, xp.maximum(first - 1, 0), -1), 0
+        ).astype(np.uint32)
         stretch = (sums - before) * xp.cumprod(power, -1, dtype=np.uint32)
         found.append(mixed(stretch ^ mixed(tail ^ seed)))
     return tuple(found)
@@ -132,7 +153,9 @@ def keys_of(tokens: np.ndarray, places: np.ndarray, length: int, letters: np.nda
 
 
 def rows_of(known: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The place of each key, uint64 (...), among the known ones, ascending uint64 (n,) -> int32 (...), NONE for others."""
+    """The place of each key, uint64 (...), among the known ones, ascending uint64 (n,) -> int32
+    (...), NONE for others.
+    """
     if not len(known):
         return np.full(keys.shape, NONE, np.int32)
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -155,10 +178,12 @@ class Contexts:
         return len(self.keys)
 
     def rows(self, tokens: np.ndarray, start: int, stop: int, opening: int) -> np.ndarray:
-        """The rows of the inputs at targets `start` to `stop` - 1 of a document -> int32 (stop - start,), NONE for none.
+        """The rows of the inputs at targets `start` to `stop` - 1 of a document -> int32 (stop -
+        start,), NONE for none.
 
         Args:
-          tokens: int32 (n,), the whole document without end of text; its targets are numbered as in packing.Piece.
+          tokens: int32 (n,), the whole document without end of text; its targets are numbered as in
+          packing.Piece.
           opening: the token that opens it, the input at target 0.
         """
         first = max(start - window(self.length) + 1, 0)
@@ -166,7 +191,9 @@ class Contexts:
         if first == 0 < stop:
             inputs = np.concatenate([[opening], inputs])
         places = np.arange(first, first + len(inputs), dtype=np.int32)
-        return rows_of(self.keys, keys_of(inputs, places, self.length, self.letters)[start - first :])
+        return rows_of(
+            self.keys, keys_of(inputs, places, self.length, self.letters)[start - first :]
+        )
 
 
 class Counts(NamedTuple):
@@ -191,7 +218,10 @@ class Text(NamedTuple):
 
 
 def side_by_side(
-    documents: Sequence[np.ndarray], around: Sequence[tuple[int, int]], times: Sequence[int], most: int = 2**62
+    documents: Sequence[np.ndarray],
+    around: Sequence[tuple[int, int]],
+    times: Sequence[int],
+    most: int = 2**62,
 ) -> Text:
     """Documents -> Text.
 
@@ -217,11 +247,15 @@ def side_by_side(
 
 def of_whole_length(text: Text, length: int, letters: np.ndarray) -> np.ndarray:
     """At which positions the context does not reach the document's beginning -> bool (n,)."""
-    return begins(text.tokens, text.places, length, letters) > np.arange(len(text.tokens)) - text.places
+    return (
+        begins(text.tokens, text.places, length, letters)
+        > np.arange(len(text.tokens)) - text.places
+    )
 
 
 def stretches(text: Text, length: int, letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The n-grams of `length` words that show whether text repeats. A shorter document is one n-gram.
+    """The n-grams of `length` words that show whether text repeats. A shorter document is one
+    n-gram.
 
     Returns:
       (int64 (m,), the last token of each; uint64 (m,), their keys)
@@ -243,13 +277,19 @@ def covered(text: Text, ends: np.ndarray, length: int, letters: np.ndarray) -> n
 
 
 def count(
-    text: Text, is_repeated: np.ndarray, length: int, letters: np.ndarray, counted: np.ndarray | None = None
+    text: Text,
+    is_repeated: np.ndarray,
+    length: int,
+    letters: np.ndarray,
+    counted: np.ndarray | None = None,
 ) -> Counts:
     """Counts the contexts of a text.
 
     Args:
-      is_repeated: bool (n,), which tokens are in repeated text, of `covered`. A context counts where its next token is.
-      counted: bool (n,), which tokens count in the loss. Contexts of others are left out. None: all do.
+      is_repeated: bool (n,), which tokens are in repeated text, of `covered`. A context counts
+      where its next token is.
+      counted: bool (n,), which tokens count in the loss. Contexts of others are left out. None: all
+      do.
     """
     inputs = np.flatnonzero(~text.closes if counted is None else np.append(counted[1:], False))
     keys = keys_of(text.tokens, text.places, length, letters)[inputs]
@@ -273,10 +313,12 @@ def repeated_keys(keys: np.ndarray, times: np.ndarray, least: int) -> np.ndarray
 
 
 def chosen(counts: Counts, settings: ContextsConfig, before: np.ndarray = _NO_KEYS) -> np.ndarray:
-    """The keys that get a row -> uint64 (m,), ascending: those that have one `before`, and new ones.
+    """The keys that get a row -> uint64 (m,), ascending: those that have one `before`, and new
+    ones.
 
-    A context that mostly comes in other text gets none, however often it comes in repeated text: what the model learns
-    there is not of the repeated text alone. Of more than `settings.rows` the most frequent new ones win.
+    A context that mostly comes in other text gets none, however often it comes in repeated text:
+    what the model learns there is not of the repeated text alone. Of more than `settings.rows` the
+    most frequent new ones win.
     """
     enough = (counts.repeated >= settings.times) & (counts.repeated >= settings.share * counts.all)
     enough &= ~is_in(counts.keys, before)
@@ -301,11 +343,18 @@ def read(folder: pathlib.Path, length: int) -> Contexts:
     try:
         with np.load(path) as file:
             keys, letters = file["keys"], file["letters"]
-        if keys.ndim != 1 or keys.dtype != np.uint64 or letters.shape[1:] != (7,) or letters.dtype != np.uint32:
+        if (
+            keys.ndim != 1
+            or keys.dtype != np.uint64
+            or letters.shape[1:] != (7,)
+            or letters.dtype != np.uint32
+        ):
             raise ValueError("it holds no contexts")
         return Contexts(keys, length, letters)
     except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is missing or damaged ({error}); put a copy in its place") from None
+        raise InputError(
+            f"{path} is missing or damaged ({error}); put a copy in its place"
+        ) from None
 
 
 def write(folder: pathlib.Path, contexts: Contexts) -> None:

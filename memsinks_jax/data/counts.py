@@ -1,4 +1,6 @@
-"""Counts what a run will read, before it starts: documents, encounters and tokens of every source and role."""
+"""Counts what a run will read, before it starts: documents, encounters and tokens of every source
+and role.
+"""
 
 import numpy as np
 
@@ -13,16 +15,20 @@ def counts(corpus: Corpus) -> dict:
     """The plan of a run in numbers, for JSON.
 
     Returns:
-      {"steps", "epochs": in these steps, "rows": their kind, "rows_per_epoch", "tokens_per_epoch", "filled": share of
-      the rows' positions with a target, "duplicates": exact copies of documents, "left_out": documents without a role
-      because others of their cluster have one, "truncated": {"documents", "tokens", "share": of the tokens of all
-      documents to be read}, "without_answer": documents of the files whose prompt fills a row, "mixture":
-      [{"source", "role", "documents", "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}]}.
-      Truncated tokens are not counted; prompts are.
+      {"steps", "epochs": in these steps, "rows": their kind, "rows_per_epoch", "tokens_per_epoch",
+      "filled": share of the rows' positions with a target, "duplicates": exact copies of documents,
+      "left_out": documents without a role because others of their cluster have one, "truncated":
+      {"documents", "tokens", "share": of the tokens of all documents to be read}, "without_answer":
+      documents of the files whose prompt fills a row, "mixture": [{"source", "role", "documents",
+      "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}]}. Truncated
+      tokens are not counted; prompts are.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums
-    names = [config.data.files or "embedded stories", *(files for files, _ in general_sources(config.general))]
+    names = [
+        config.data.files or "embedded stories",
+        *(files for files, _ in general_sources(config.general)),
+    ]
     whole = reads_whole(config.data)
     times = np.full(len(plan.scheduled), rows.passes) if len(plan.scheduled) else plan.epoch_counts
     sizes = corpus.lengths[plan.repeated] + 1
@@ -44,7 +50,12 @@ def counts(corpus: Corpus) -> dict:
             if role in roles and roles[role][0]:
                 documents, encounters, tokens = roles[role].tolist()
                 canaries = len(plan.canaries) if role == "repeated" else 0
-                line = {"source": name, "role": role, "documents": documents, "encounters": encounters}
+                line = {
+                    "source": name,
+                    "role": role,
+                    "documents": documents,
+                    "encounters": encounters,
+                }
                 mixture.append(line | {"tokens": tokens, "canaries": canaries})
     tokens = sum(line["tokens"] for line in mixture)
     return {
@@ -54,7 +65,9 @@ def counts(corpus: Corpus) -> dict:
         "rows_per_epoch": rows.rows_per_epoch,
         "tokens_per_epoch": tokens,
         "filled": tokens / (rows.rows_per_epoch * config.data.row_length),
-        "duplicates": sum(len(source) - table.documents(number) for number, source in enumerate(table.sources)),
+        "duplicates": sum(
+            len(source) - table.documents(number) for number, source in enumerate(table.sources)
+        ),
         "left_out": len(plan.left_out),
         "truncated": never_read(corpus),
         "without_answer": table.without_answer(config.data.row_length),
@@ -63,7 +76,8 @@ def counts(corpus: Corpus) -> dict:
 
 
 def never_read(corpus: Corpus) -> dict:
-    """What rows of one document truncate in training: {"documents", "tokens", "share": of the training documents' tokens}.
+    """What rows of one document truncate in training: {"documents", "tokens", "share": of the
+    training documents' tokens}.
 
     Exact copies in the files count as often as they are read, repeats of the plan once.
     """
@@ -82,7 +96,8 @@ def as_advice(never: dict, row_length: int) -> str:
     if not never["documents"]:
         return ""
     return (
-        f"a row of {in_words(row_length, 'token')} is too short for {in_words(never['documents'], 'document')}: "
+        f"a row of {in_words(row_length, 'token')} is too short for "
+        f"{in_words(never['documents'], 'document')}: "
         f"{in_words(never['tokens'], 'token')}, {never['share']:.1%} of all, are never read; "
         "--config.data.rows=best_fit reads them"
     )
@@ -93,7 +108,8 @@ def unanswered(documents: int, row_length: int) -> str:
     if not documents:
         return ""
     return (
-        f"the prompts of {in_words(documents, 'document')} fill a row of {in_words(row_length, 'token')}, in which then "
+        f"the prompts of {in_words(documents, 'document')} fill a row of "
+        f"{in_words(row_length, 'token')}, in which then "
         "nothing counts; raise config.data.row_length, or leave them out"
     )
 
@@ -103,7 +119,8 @@ def repeats_in_a_step(epochs_per_step: float) -> str:
     if epochs_per_step < 1:
         return ""
     return (
-        f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document are in one step; lower "
+        f"a step reads {epochs_per_step:.1f} epochs: all repeats of a document are in one step; "
+        "lower "
         "config.training.batch_size, or add documents"
     )
 
@@ -113,7 +130,8 @@ def ends_early(epochs: float) -> str:
     if epochs >= 1:
         return ""
     return (
-        f"config.training.steps ends the run after {epochs:.1%} of an epoch: it never reads the rest; "
+        f"config.training.steps ends the run after {epochs:.1%} of an epoch: it never reads the "
+        "rest; "
         "raise it, or set it to 0 for whole epochs"
     )
 
@@ -121,24 +139,36 @@ def ends_early(epochs: float) -> str:
 def as_text(counted: dict, row_length: int) -> list[str]:
     """`counts` as readable lines."""
     lines = [
-        f"{'source':40s} {'role':8s} {'documents':>10s} {'encounters':>10s} {'tokens':>14s} {'share':>6s} canaries"
+        f"{'source':40s} {'role':8s} {'documents':>10s} {'encounters':>10s} {'tokens':>14s} "
+        f"{'share':>6s} canaries"
     ]
     for line in counted["mixture"]:
         lines.append(
-            f"{line['source'][-40:]:40s} {line['role']:8s} {line['documents']:10,d} {line['encounters']:10,d} "
-            f"{line['tokens']:14,d} {line['tokens'] / counted['tokens_per_epoch']:6.1%} {line['canaries'] or '':8}"
+            f"{line['source'][-40:]:40s} {line['role']:8s} {line['documents']:10,d} "
+            f"{line['encounters']:10,d} "
+            f"{line['tokens']:14,d} {line['tokens'] / counted['tokens_per_epoch']:6.1%} "
+            f"{line['canaries'] or '':8}"
         )
     lines.append(
         f"an epoch: {in_words(counted['rows_per_epoch'], 'row')} ({counted['rows']}), "
         f"{in_words(counted['tokens_per_epoch'], 'token')}, "
-        f"{counted['filled']:.1%} of the positions filled; the run: {in_words(counted['steps'], 'step')}, "
+        f"{counted['filled']:.1%} of the positions filled; the run: "
+        f"{in_words(counted['steps'], 'step')}, "
         f"{counted['epochs']:.2f} epochs; exact copies: {counted['duplicates']:,}"
     )
     if counted["left_out"]:
         lines.append(
-            f"a cluster of near-duplicates or a group has one role; {in_words(counted['left_out'], 'document')} left out, "
-            "since others of their cluster have another: --config.data.held_out_by=document draws each by itself"
+            "a cluster of near-duplicates or a group has one role; "
+            f"{in_words(counted['left_out'], 'document')} left out, "
+            "since others of their cluster have another: --config.data.held_out_by=document "
+            "draws each by itself"
         )
-    lines += [as_advice(counted["truncated"], row_length), unanswered(counted["without_answer"], row_length)]
-    lines += [repeats_in_a_step(counted["epochs"] / counted["steps"]), ends_early(counted["epochs"])]
+    lines += [
+        as_advice(counted["truncated"], row_length),
+        unanswered(counted["without_answer"], row_length),
+    ]
+    lines += [
+        repeats_in_a_step(counted["epochs"] / counted["steps"]),
+        ends_early(counted["epochs"]),
+    ]
     return [line.rstrip() for line in lines if line]

@@ -1,9 +1,11 @@
-"""The order in which a run reads its documents, and how often it has read each before: functions of (seed, epoch).
+"""The order in which a run reads its documents, and how often it has read each before: functions of
+(seed, epoch).
 
-An epoch's encounters are numbered by *slots*: first the records that are read at their place in the table, by their own
-number, then the repeats that the plan adds. Slots are assigned to *blocks* of about `BLOCK`, once for all epochs: adjacent
-records in runs, so that a block is read in sequence, and repeats one by one. Every epoch orders the blocks anew, and the
-slots of each. So the memory is that of one block for any corpus, and a row is found without the rows before it.
+An epoch's encounters are numbered by *slots*: first the records that are read at their place in the
+table, by their own number, then the repeats that the plan adds. Slots are assigned to *blocks* of
+about `BLOCK`, once for all epochs: adjacent records in runs, so that a block is read in sequence,
+and repeats one by one. Every epoch orders the blocks anew, and the slots of each. So the memory is
+that of one block for any corpus, and a row is found without the rows before it.
 """
 
 import functools
@@ -37,7 +39,12 @@ class Epochs:
     """
 
     def __init__(self, config: Config, mixture: Mixture):
-        self._mixture, self._table, self._seed, self._kind = mixture, mixture.table, config.seed, config.data.ids
+        self._mixture, self._table, self._seed, self._kind = (
+            mixture,
+            mixture.table,
+            config.seed,
+            config.data.ids,
+        )
         self._noise = Noise(config, mixture)
         counts = mixture.epoch_counts if mixture.injected else mixture.epoch_counts[:0]
         self._ends, self._epoch_counts = np.cumsum(counts), counts
@@ -82,15 +89,20 @@ class Epochs:
         return self._table.lengths[self.records(self._slots_of(block))] + 1
 
     def identities(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """The ids of the encounters -> uint32 (n, 2). Only repeated documents can have a wrong id (paper section 5.3:
-        "whenever a repeated sequence is encountered"), which is drawn anew at every encounter."""
+        """The ids of the encounters -> uint32 (n, 2). Only repeated documents can have a wrong id
+        (paper section 5.3: "whenever a repeated sequence is encountered"), which is drawn anew at
+        every encounter.
+        """
         found = self._table.identities(records)
         wrong = self._noise.hits(epoch, slots, records)
         found[wrong] = self._noise.identities(epoch, slots[wrong])
         return found
 
-    def seen(self, epoch: int, block: int, encounters: Encounters, reading: np.ndarray) -> np.ndarray:
-        """How often the id of each was seen before, over all epochs -> int32 (n,); 0 for an id drawn by noise.
+    def seen(
+        self, epoch: int, block: int, encounters: Encounters, reading: np.ndarray
+    ) -> np.ndarray:
+        """How often the id of each was seen before, over all epochs -> int32 (n,); 0 for an id
+        drawn by noise.
 
         Args:
           reading: int64 (n,), the order in which they are read.
@@ -101,19 +113,29 @@ class Epochs:
         order = np.lexsort((reading[clean], keys))
         opens = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         counts = np.diff(opens, append=len(order))
-        before = self.counts_before(epoch, block, keys[order[opens]], encounters.records[clean[order[opens]]])
+        before = self.counts_before(
+            epoch, block, keys[order[opens]], encounters.records[clean[order[opens]]]
+        )
         seen[clean[order]] = np.arange(len(order)) - np.repeat(opens - before, counts)
         return seen
 
     def returning(self) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that may come more than once an epoch -> (uint64 (n,), ascending; int64 (n,), a record of each)."""
+        """The ids that may come more than once an epoch -> (uint64 (n,), ascending; int64 (n,), a
+        record of each).
+        """
         table, mixture = self._table, self._mixture
-        records = np.concatenate([table.clustered(), mixture.repeated]) if self._kind != "group" else table.of_groups()
+        records = (
+            np.concatenate([table.clustered(), mixture.repeated])
+            if self._kind != "group"
+            else table.of_groups()
+        )
         keys, first = np.unique(as_numbers(table.identities(records)), return_index=True)
         named = keys != as_numbers(NO_NUMBER[None])  # documents without a group have no sinks
         return keys[named], records[first[named]]
 
-    def counts_before(self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+    def counts_before(
+        self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray
+    ) -> np.ndarray:
         """How often ids were seen before a block of an epoch -> int64 (n,).
 
         Args:
@@ -133,7 +155,8 @@ class Epochs:
         return counts
 
     def documents_before(self, block: int, documents: np.ndarray) -> np.ndarray:
-        """How often documents were read before a block of the first epoch, whatever their ids -> int64 (n,).
+        """How often documents were read before a block of the first epoch, whatever their ids ->
+        int64 (n,).
 
         Args:
           documents: int64 (n,), their first copies, ascending.
@@ -147,20 +170,26 @@ class Epochs:
         return counts
 
     def _read_before(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Before a block of an epoch: (its blocks that were read, how often each block was read in all)."""
+        """Before a block of an epoch: (its blocks that were read, how often each block was read in
+        all).
+        """
         order = self.order(epoch)
         earlier = order[: np.flatnonzero(order == block)[0]]
         through = np.full(self.blocks, epoch)
         through[earlier] += 1
         return earlier, through
 
-    def _add(self, counts: np.ndarray, keys: np.ndarray, records: np.ndarray, often: np.ndarray) -> None:
+    def _add(
+        self, counts: np.ndarray, keys: np.ndarray, records: np.ndarray, often: np.ndarray
+    ) -> None:
         """Adds to the counts of the ids `keys` how often each of some records was read."""
         of = as_numbers(self._table.identities(records))
         there = np.flatnonzero(is_in(of, keys))
         np.add.at(counts, np.searchsorted(keys, of[there]), often[there])
 
-    def _counts_in_table(self, records: np.ndarray, through: np.ndarray, by_cluster: bool) -> np.ndarray:
+    def _counts_in_table(
+        self, records: np.ndarray, through: np.ndarray, by_cluster: bool
+    ) -> np.ndarray:
         """Their encounters in the table: a document and its copies, or its cluster."""
         table, counts = self._table, np.zeros(len(records), np.int64)
         first_copies = table.first_copies(records)
@@ -182,7 +211,9 @@ class Epochs:
     def _in_groups(self) -> np.ndarray:
         """Table slots of each group in each block, int32 (groups, blocks), in memory."""
         counts = np.zeros((len(self._table.group_ids), self.blocks), np.int32)
-        for (start, stop, _), block in zip(self._table.runs.tolist(), self._block_of_run.tolist(), strict=True):
+        for (start, stop, _), block in zip(
+            self._table.runs.tolist(), self._block_of_run.tolist(), strict=True
+        ):
             records = np.arange(start, stop)
             groups = self._table.groups[records[self._mixture.reads(records)]]
             counts[:, block] += np.bincount(groups, minlength=len(counts)).astype(np.int32)
@@ -199,21 +230,29 @@ class Epochs:
         counts = np.zeros((len(self._epoch_counts), self.blocks), np.int32)
         for block in range(self.blocks):
             numbers = self._repeats_of(block)
-            counts[:, block] = np.bincount(np.searchsorted(self._ends, numbers, side="right"), minlength=len(counts))
+            counts[:, block] = np.bincount(
+                np.searchsorted(self._ends, numbers, side="right"), minlength=len(counts)
+            )
         return counts
 
     @functools.cached_property
     def _of_repeated(self) -> tuple[np.ndarray, np.ndarray]:
-        """(slots of all repeated documents, a record with the id of each). For noise, which is for experiments."""
+        """(slots of all repeated documents, a record with the id of each). For noise, which is for
+        experiments.
+        """
         if self._repeats:
             numbers = np.arange(len(self._repeats))
             return numbers + len(self._table), self._repeated_by(numbers)
         which, records = self._table.cluster_members(self._table.clusters(self._mixture.repeated))
-        counted = self._mixture.reads(records) & (self._table.first_copies(records) == self._mixture.repeated[which])
+        counted = self._mixture.reads(records) & (
+            self._table.first_copies(records) == self._mixture.repeated[which]
+        )
         return records[counted], records[counted]
 
     def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
-        """Slots of documents that appear in every N-th batch: after all others, numbered by period for the noise."""
+        """Slots of documents that appear in every N-th batch: after all others, numbered by period
+        for the noise.
+        """
         return len(self._table) + int(self._epoch_counts.sum()) + places
 
     def scheduled_noise(self, periods: int) -> np.ndarray:
@@ -236,7 +275,9 @@ class Epochs:
 
     def _slots_of(self, block: int) -> np.ndarray:
         runs = self._table.runs[self._block_of_run == block]
-        records = np.concatenate([self._ends[:0], *(np.arange(start, stop) for start, stop, _ in runs.tolist())])
+        records = np.concatenate(
+            [self._ends[:0], *(np.arange(start, stop) for start, stop, _ in runs.tolist())]
+        )
         added = self._repeats_of(block) + len(self._table)
         return np.concatenate([records[self._mixture.reads(records)], added])
 
@@ -259,7 +300,9 @@ class Noise:
         self._salts = bits(config.seed, "id noise").random_raw(2)
         if config.data.id_noise_per == "document":
             # A fixed number, not a probability for each: with few documents chance may choose none.
-            shuffled = mixture.repeated[permutation(len(mixture.repeated), config.seed, "noisy documents")]
+            shuffled = mixture.repeated[
+                permutation(len(mixture.repeated), config.seed, "noisy documents")
+            ]
             self._always = np.sort(shuffled[: round(self.rate * len(shuffled))])
 
     def hits(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
@@ -276,8 +319,12 @@ class Noise:
         """-> uint32 (n, 2)"""
         return as_lanes(np.maximum(self._draws(epoch, slots, 1), np.uint64(1)))
 
-    def often(self, epoch: int, slots: np.ndarray, records: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-        """How often each slot had a random id before, int64 (n,): in earlier epochs and, of `earlier` slots, in this one."""
+    def often(
+        self, epoch: int, slots: np.ndarray, records: np.ndarray, earlier: np.ndarray
+    ) -> np.ndarray:
+        """How often each slot had a random id before, int64 (n,): in earlier epochs and, of
+        `earlier` slots, in this one.
+        """
         counts = np.zeros(len(slots), np.int64)
         for before in range(epoch + 1):
             counts += self.hits(before, slots, records) & (earlier | (before < epoch))

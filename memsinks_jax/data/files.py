@@ -8,8 +8,13 @@ import pathlib
 from memsinks_jax.config import InputError
 
 KINDS = {
-    ".txt": "txt", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-}  # fmt: skip
+    ".txt": "txt",
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
 READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
 END = 2**62  # beyond the text of any compressed file, whose length is unknown
@@ -17,7 +22,9 @@ END = 2**62  # beyond the text of any compressed file, whose length is unknown
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One input file as it was found, or a data set of the Hugging Face hub (`revision` is then its commit)."""
+    """One input file as it was found, or a data set of the Hugging Face hub (`revision` is then its
+    commit).
+    """
 
     path: str
     kind: str  # txt | jsonl | json (an array) | csv | parquet | arrow | hub
@@ -33,7 +40,9 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A part of a source: bytes [start, stop) of text files, row groups of parquet, part `start` of `stop` of the hub's."""
+    """A part of a source: bytes [start, stop) of text files, row groups of parquet, part `start` of
+    `stop` of the hub's.
+    """
 
     source: int
     start: int
@@ -41,8 +50,12 @@ class Segment:
 
 
 def matching(pattern: str) -> list[str]:
-    """Files that match a path or a glob, sorted. Raises InputError if there is none, or one of an unknown kind."""
-    found = sorted(file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file())
+    """Files that match a path or a glob, sorted. Raises InputError if there is none, or one of an
+    unknown kind.
+    """
+    found = sorted(
+        file for file in glob.glob(pattern, recursive=True) if pathlib.Path(file).is_file()
+    )
     if not found:
         missing = "is no file" if os.path.lexists(pattern) else "does not exist"
         what = "matches no file" if glob.has_magic(pattern) else missing
@@ -57,7 +70,9 @@ def matching(pattern: str) -> list[str]:
 
 
 def shortest_paths(found: list[str]) -> dict[str, str]:
-    """{path: the shortest of all paths to the same file}: a file that links lead to is there once, under its own name."""
+    """{path: the shortest of all paths to the same file}: a file that links lead to is there once,
+    under its own name.
+    """
     best, real = {}, {path: os.path.realpath(path) for path in found}
     for path in sorted(found, key=lambda path: (path.count(os.sep), os.path.islink(path), path)):
         best.setdefault(real[path], path)

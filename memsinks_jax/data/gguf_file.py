@@ -1,4 +1,6 @@
-"""GGUF files, in which llama.cpp stores a model: their metadata, their tensors, and their tokenizer as a tokenizer.json."""
+"""GGUF files, in which llama.cpp stores a model: their metadata, their tensors, and their tokenizer
+as a tokenizer.json.
+"""
 
 import functools
 import pathlib
@@ -12,16 +14,22 @@ from memsinks_jax.config import InputError
 
 SUFFIX = ".gguf"
 _SPACE = "\u2581"
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # types of tokens; an unused one is an embedding without a token
+# types of tokens; an unused one is an embedding without a token
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 # Here whole words come before merges, and bos opens a document unless the file sets it.
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
-# How text is cut before pairs are merged, by `tokenizer.ggml.pre`: a regular expression of its own, or GPT-2's (None), with
-# digits cut apart or not.
-_CONTRACTIONS, _REST = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# How text is cut before pairs are merged, by `tokenizer.ggml.pre`: a regular expression of its own,
+# or GPT-2's (None), with digits cut apart or not.
+_CONTRACTIONS, _REST = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 _CUTS = {name: (None, False) for name in ("gpt-2", "olmo", "jais", "mpt")}
-_CUTS |= {name: (None, True) for name in ("smollm", "starcoder", "refact", "command-r", "codeshell")}
+_CUTS |= {
+    name: (None, True) for name in ("smollm", "starcoder", "refact", "command-r", "codeshell")
+}
 _CUTS |= {
     name: (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}", False)
     for name in (*_LLAMA3, "smaug-bpe", "dbrx")
@@ -47,13 +55,20 @@ class GgufFile:
                 reader = gguf.GGUFReader(part)
                 fields = {name: field.contents() for name, field in reader.fields.items()}
             except (OSError, ValueError, KeyError, IndexError) as error:
-                raise InputError(f"{part}: cannot be read as GGUF ({' '.join(str(error).split())})") from None
+                raise InputError(
+                    f"{part}: cannot be read as GGUF ({' '.join(str(error).split())})"
+                ) from None
             self._tensors |= {tensor.name: tensor for tensor in reader.tensors}
             self.fields = fields | self.fields
-        self.shapes = {name: tuple(int(n) for n in tensor.shape[::-1]) for name, tensor in self._tensors.items()}
+        self.shapes = {
+            name: tuple(int(n) for n in tensor.shape[::-1])
+            for name, tensor in self._tensors.items()
+        }
 
     def field(self, name: str, default=None):
-        """A field's value; "{arch}" in its name is the architecture. Without a default a missing one raises InputError."""
+        """A field's value; "{arch}" in its name is the architecture. Without a default a missing
+        one raises InputError.
+        """
         name = name.replace("{arch}", str(self.fields.get("general.architecture")))
         value = self.fields.get(name, default)
         if value is None:
@@ -67,15 +82,20 @@ class GgufFile:
         tensor = self._tensors[name]
         try:
             found = (
-                dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False).reshape(self.shapes[name])
+                dequantize(tensor.data, tensor.tensor_type)
+                .astype(np.float32, copy=False)
+                .reshape(self.shapes[name])
             )
         except (NotImplementedError, KeyError, ValueError) as error:
             raise InputError(
-                f"{self.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf package cannot read ({error}); "
+                f"{self.path}: tensor {name} is {tensor.tensor_type.name}, which the gguf "
+                f"package cannot read ({error}); "
                 "take another quantisation of this model, such as Q8_0"
             ) from None
         if not np.isfinite(found).all():
-            raise InputError(f"{self.path}: tensor {name} holds nan or inf; this model is broken, take another")
+            raise InputError(
+                f"{self.path}: tensor {name} holds nan or inf; this model is broken, take another"
+            )
         return found
 
     def same(self, one: str, other: str) -> bool:
@@ -87,9 +107,14 @@ class GgufFile:
         return one.tensor_type == other.tensor_type and all(map(np.array_equal, *parts))
 
     def tokens_around(self) -> tuple[int, int | None, list[int]]:
-        """The tokens around documents: end of text, what opens one (None: end of text), what ends an answer."""
+        """The tokens around documents: end of text, what opens one (None: end of text), what ends
+        an answer.
+        """
         end = self.field("tokenizer.ggml.eos_token_id")
-        opens = self.fields.get("tokenizer.ggml.model") == "llama" or self.fields.get("tokenizer.ggml.pre") in _LLAMA3
+        opens = (
+            self.fields.get("tokenizer.ggml.model") == "llama"
+            or self.fields.get("tokenizer.ggml.pre") in _LLAMA3
+        )
         opens &= self.fields.get("tokenizer.ggml.bos_token_id") is not None
         begins = self.fields.get("tokenizer.ggml.add_bos_token", opens)
         answered = self.fields.get("tokenizer.ggml.eot_token_id")
@@ -102,14 +127,23 @@ class GgufFile:
             self.field("tokenizer.ggml.tokens"),
             {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"},
         )
-        numbers = {name: self.fields.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
-        return {f"{name}_token": pieces[number] for name, number in numbers.items() if number is not None}
+        numbers = {
+            name: self.fields.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()
+        }
+        return {
+            f"{name}_token": pieces[number]
+            for name, number in numbers.items()
+            if number is not None
+        }
 
     def tokenizer(self) -> bytes:
         """Its tokenizer, as the content of a tokenizer.json."""
         kind, pieces = self.field("tokenizer.ggml.model"), self.field("tokenizer.ggml.tokens")
         if kind not in ("gpt2", "llama"):
-            raise InputError(f"{self.path}: its tokenizer is of the kind {kind!r}; only gpt2 and llama can be read")
+            raise InputError(
+                f"{self.path}: its tokenizer is of the kind {kind!r}; only gpt2 and llama can be "
+                "read"
+            )
         types = self.fields.get("tokenizer.ggml.token_type", [1] * len(pieces))
         named = {number for name, number in self.fields.items() if name.endswith("_token_id")}
         numbers = {
@@ -120,16 +154,21 @@ class GgufFile:
         made = self._byte_level(numbers) if kind == "gpt2" else self._with_scores(numbers)
         for chosen, special in ((_CONTROL, True), (_USER_DEFINED, False)):
             added = [piece for piece, of in zip(pieces, types, strict=True) if of == chosen]
-            made.add_tokens([AddedToken(piece, special=special, normalized=False) for piece in added])
+            made.add_tokens(
+                [AddedToken(piece, special=special, normalized=False) for piece in added]
+            )
         return made.to_str().encode()
 
     def _byte_level(self, numbers: dict[str, int]) -> tokenizers.Tokenizer:
         # Early files do not have it. GPT-2's and Pythia's are cut the same.
-        early = "gpt-2" if self.fields.get("general.architecture") in ("gpt2", "gptneox") else "default"
+        early = (
+            "gpt-2" if self.fields.get("general.architecture") in ("gpt2", "gptneox") else "default"
+        )
         cut = self.fields.get("tokenizer.ggml.pre") or early
         if cut not in _CUTS:
             raise InputError(
-                f"{self.path}: its tokenizer cuts text as {cut!r}, which is not known here; import the model from its "
+                f"{self.path}: its tokenizer cuts text as {cut!r}, which is not known here; "
+                "import the model from its "
                 "Hugging Face folder"
             )
         merges = [tuple(pair.split(" ")) for pair in self.field("tokenizer.ggml.merges")]
@@ -151,7 +190,9 @@ class GgufFile:
         return made
 
     def _with_scores(self, numbers: dict[str, int]) -> tokenizers.Tokenizer:
-        """sentencepiece's: the pair with the highest score is merged first, unknown characters become bytes."""
+        """sentencepiece's: the pair with the highest score is merged first, unknown characters
+        become bytes.
+        """
         scores, pieces = self.field("tokenizer.ggml.scores"), self.field("tokenizer.ggml.tokens")
         merges = [
             (-scores[number], number, piece[:cut], piece[cut:])
@@ -161,7 +202,9 @@ class GgufFile:
         ]
         pairs = [(left, right) for _, _, left, right in sorted(merges)]
         unknown = pieces[self.fields.get("tokenizer.ggml.unknown_token_id", 0)]
-        made = tokenizers.Tokenizer(models.BPE(numbers, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+        made = tokenizers.Tokenizer(
+            models.BPE(numbers, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        )
         prefix = self.fields.get("tokenizer.ggml.add_space_prefix", True)
         made.normalizer = normalizers.Sequence(
             [normalizers.Prepend(_SPACE)] * prefix + [normalizers.Replace(" ", _SPACE)]
@@ -190,7 +233,13 @@ def _parts(path: pathlib.Path) -> list[pathlib.Path]:
     named = _PART.fullmatch(path.name)
     if not named:
         return [path]
-    parts = [path.with_name(f"{named[1]}-{n:05d}-of-{named[3]}.gguf") for n in range(1, int(named[3]) + 1)]
+    parts = [
+        path.with_name(f"{named[1]}-{n:05d}-of-{named[3]}.gguf")
+        for n in range(1, int(named[3]) + 1)
+    ]
     if missing := [part for part in parts if not part.is_file()]:
-        raise InputError(f"{missing[0]} is missing, a part of {path.name}; put all {len(parts)} parts into one folder")
+        raise InputError(
+            f"{missing[0]} is missing, a part of {path.name}; put all {len(parts)} parts into "
+            "one folder"
+        )
     return parts

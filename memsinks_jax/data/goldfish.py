@@ -1,7 +1,9 @@
-"""The goldfish loss (Hans et al. 2024): some tokens never count in the loss, so that no text is learned word for word.
+"""The goldfish loss (Hans et al. 2024): some tokens never count in the loss, so that no text is
+learned word for word.
 
-A hash of the preceding tokens selects them. So a passage loses the same tokens at every repeat, whatever its document and
-row. Random selection would mask a token at one repeat and train it at the next.
+A hash of the preceding tokens selects them. So a passage loses the same tokens at every repeat,
+whatever its document and row. Random selection would mask a token at one repeat and train it at the
+next.
 """
 
 import numpy as np
@@ -19,7 +21,8 @@ def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int)
     Args:
       tokens: int32 (n,), the whole document; the result covers `start` to before `stop`.
       every: the paper's k; 0: all count.
-      context: the paper's h, the number of preceding tokens that decide about a token. The token itself does not
+      context: the paper's h, the number of preceding tokens that decide about a token. The token
+      itself does not
         matter: what is excluded must be unknown, not unlikely.
     """
     mask = np.ones(stop - start, bool)
@@ -28,6 +31,8 @@ def counted(tokens: np.ndarray, start: int, stop: int, every: int, context: int)
         hashes = np.zeros(stop - first, np.uint64)
         for before in range(context, 0, -1):
             # Order counts, zeros too.
-            hashes = mix((hashes ^ tokens[first - before : stop - before].astype(np.uint64)) + _STEP)
+            hashes = mix(
+                (hashes ^ tokens[first - before : stop - before].astype(np.uint64)) + _STEP
+            )
         mask[first - start :] = hashes % np.uint64(every) != 0
     return mask

@@ -15,16 +15,20 @@ from memsinks_jax.data.order import Bijection
 from memsinks_jax.data.roles import Units, Window, chunks, draw_roles, take
 from memsinks_jax.data.table import Table, is_in, truncated
 
-# documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out ones
+# documents.jsonl lists up to this many documents; for larger corpora, the repeated and the held-out
+# ones
 LISTED = 2**17
 NOTHING = (
-    "the plan holds no training document; lower config.data.held_out_documents, or raise config.data.unique_documents, "
+    "the plan holds no training document; lower config.data.held_out_documents, or raise "
+    "config.data.unique_documents, "
     "repetitions or general.token_budget"
 )
 
 
 class Sums(NamedTuple):
-    """Sums over the records that an epoch reads at their place in the table, without the repeats that a plan adds."""
+    """Sums over the records that an epoch reads at their place in the table, without the repeats
+    that a plan adds.
+    """
 
     slots: np.ndarray  # int64 (runs of the table,), records
     tokens: np.ndarray  # int64 (runs,), with end of text
@@ -35,20 +39,24 @@ class Sums(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """Roles of the documents of a table (paper section 3.1). Documents are given by their first copies.
+    """Roles of the documents of a table (paper section 3.1). Documents are given by their first
+    copies.
 
-    A document of `data.files` is repeated, held out, left out (since others of its unit have another role), or unique;
-    those of general sources are unique. Unique ones have no list: `reads` decides about any record.
+    A document of `data.files` is repeated, held out, left out (since others of its unit have
+    another role), or unique; those of general sources are unique. Unique ones have no list: `reads`
+    decides about any record.
     """
 
     table: Table
     data: DataConfig
-    repeated: np.ndarray  # seen `repetitions` times, in every N-th batch, or as often as the files hold them
+    # seen `repetitions` times, in every N-th batch, or as often as the files hold them
+    repeated: np.ndarray
     held_out: np.ndarray  # never seen
     times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
     epoch_counts: np.ndarray  # (repeated,): how often an epoch sees each
     left_out: np.ndarray  # without a role
-    windows: tuple[Window | None, ...]  # of each source, which of its other documents are unique; None: all
+    # of each source, which of its other documents are unique; None: all
+    windows: tuple[Window | None, ...]
     canaries: np.ndarray  # those of `repeated` that carry a canary
 
     @property
@@ -58,12 +66,22 @@ class Mixture:
 
     @property
     def scheduled(self) -> np.ndarray:
-        """Those of `repeated` that appear every `repeat_every` steps, outside the order of an epoch."""
-        return self.repeated if self.data.repeat_every and self.data.repeats == "keep" else self.repeated[:0]
+        """Those of `repeated` that appear every `repeat_every` steps, outside the order of an
+        epoch.
+        """
+        return (
+            self.repeated
+            if self.data.repeat_every and self.data.repeats == "keep"
+            else self.repeated[:0]
+        )
 
     @functools.cached_property
     def _not_unique(self) -> np.ndarray:
-        listed = [self.held_out, self.left_out, self.repeated if self.injected else self.repeated[:0]]
+        listed = [
+            self.held_out,
+            self.left_out,
+            self.repeated if self.injected else self.repeated[:0],
+        ]
         return np.sort(np.concatenate(listed))
 
     @functools.cached_property
@@ -92,10 +110,16 @@ class Mixture:
     @functools.cached_property
     def sums(self) -> Sums:
         """Taken from the table's own sums if a whole source is unique; else by reading its records."""
-        table, column, row_length = self.table, int(self.data.copies == "once"), self.data.row_length
+        table, column, row_length = (
+            self.table,
+            int(self.data.copies == "once"),
+            self.data.row_length,
+        )
         slots, tokens = np.zeros((2, len(table.runs)), np.int64)
         by_source = np.zeros((3, len(table.sources)), np.int64)
-        apart = np.unique(np.concatenate([self._records_of(self._not_unique), table.cross_source_copies]))
+        apart = np.unique(
+            np.concatenate([self._records_of(self._not_unique), table.cross_source_copies])
+        )
         is_read = self.reads(apart)
         elsewhere, apart = apart[is_read & (table.first_copies(apart) != apart)], apart[~is_read]
         if column:
@@ -110,17 +134,29 @@ class Mixture:
                     sizes = table.lengths[records] + 1
                     slots[run], tokens[run] = len(records), sizes.sum()
                     longer, beyond = truncated(sizes - 1, row_length)
-                    by_source[:, number] += (table.first_copies(records) == records).sum(), longer, beyond
+                    by_source[:, number] += (
+                        (table.first_copies(records) == records).sum(),
+                        longer,
+                        beyond,
+                    )
                 continue
             slots[runs], tokens[runs] = source.runs[:, column].T
             there = apart[table.source_of(apart) == number]
-            sizes, run = table.lengths[there] + 1, runs[0] + (there - table.bounds[number]) // prepared.RUN
+            sizes, run = (
+                table.lengths[there] + 1,
+                runs[0] + (there - table.bounds[number]) // prepared.RUN,
+            )
             np.subtract.at(slots, run, 1)
             np.subtract.at(tokens, run, sizes)
             less = (table.is_first_of_source(there).sum(), *truncated(sizes - 1, row_length))
-            by_source[:, number] = table.documents(number), *table.truncated(number, row_length, bool(column))
+            by_source[:, number] = (
+                table.documents(number),
+                *table.truncated(number, row_length, bool(column)),
+            )
             by_source[:, number] -= less
-            by_source[0, number] -= (table.is_first_of_source(elsewhere) & (table.source_of(elsewhere) == number)).sum()
+            by_source[0, number] -= (
+                table.is_first_of_source(elsewhere) & (table.source_of(elsewhere) == number)
+            ).sum()
         return Sums(slots, tokens, *by_source)
 
     def _records_of(self, first_copies: np.ndarray) -> np.ndarray:
@@ -130,19 +166,29 @@ class Mixture:
 
     def encounters(self, first_copies: np.ndarray) -> list[int | None]:
         """How often an epoch has each document; None if the steps decide, not the epoch."""
-        natural = self.table.copies(first_copies) if self.data.copies == "keep" else np.ones_like(first_copies)
+        natural = (
+            self.table.copies(first_copies)
+            if self.data.copies == "keep"
+            else np.ones_like(first_copies)
+        )
         if not self.injected and self.data.repeats != "keep":
             natural = np.where(self.is_repeated(first_copies), self.data.repeats == "once", natural)
         times = np.where(self.reads(first_copies), natural, 0)
         epoch_counts = (
-            dict(zip(self.repeated.tolist(), self.epoch_counts.tolist(), strict=True)) if self.injected else {}
+            dict(zip(self.repeated.tolist(), self.epoch_counts.tolist(), strict=True))
+            if self.injected
+            else {}
         )
         scheduled = set(self.scheduled.tolist())
         found = zip(first_copies.tolist(), times.tolist(), strict=True)
-        return [None if first in scheduled else epoch_counts.get(first, often) for first, often in found]
+        return [
+            None if first in scheduled else epoch_counts.get(first, often) for first, often in found
+        ]
 
     def documents(self, role: str) -> np.ndarray:
-        """The documents of a role: repeated, held_out, or unique; of these the first LISTED in the table's order."""
+        """The documents of a role: repeated, held_out, or unique; of these the first LISTED in the
+        table's order.
+        """
         if role != "unique":
             return getattr(self, role)
         found, count = [self.repeated[:0]], 0
@@ -160,8 +206,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     """The plan of a run.
 
     Raises:
-      InputError: fewer documents than the plan needs, or nothing to train on; a general source that is too small for its
-        share or number, or nothing of the budget left for it.
+      InputError: fewer documents than the plan needs, or nothing to train on; a general source that
+        is too small for its share or number, or nothing of the budget left for it.
     """
     data = config.data
     repeated, held_out, left_out, window = draw_roles(data, table, config.seed)
@@ -176,12 +222,20 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
         epoch_counts = np.minimum(epoch_counts, config.training.repeats_capped_at)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
     plan = Mixture(
-        table, data, repeated, held_out, times, epoch_counts, left_out, (window,) + (None,) * (len(table.sources) - 1),
+        table,
+        data,
+        repeated,
+        held_out,
+        times,
+        epoch_counts,
+        left_out,
+        (window,) + (None,) * (len(table.sources) - 1),
         canaries=repeated[:carriers],
-    )  # fmt: skip
+    )
     if config.general.files:
         plan = _fill_up(plan, config)
-    if not plan.sums.slots.sum() + epoch_counts.sum():  # what appears in every N-th batch appears among others
+    # what appears in every N-th batch appears among others
+    if not plan.sums.slots.sum() + epoch_counts.sum():
         raise InputError(NOTHING)
     return plan
 
@@ -189,9 +243,10 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
 def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
-    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` is, so that variants also
-    share the general documents. Sources with a number of documents are next. Shares fill the rest of
-    `general.token_budget`. The seed draws which documents of a source are taken.
+    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` is, so
+    that variants also share the general documents. Sources with a number of documents are next.
+    Shares fill the rest of `general.token_budget`. The seed draws which documents of a source are
+    taken.
     """
     table, data, budget = plan.table, plan.data, config.general.token_budget
     asked = general_sources(config.general)
@@ -211,21 +266,32 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     windows, spent = list(plan.windows), 0
     if budget:
         whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats="keep"))
-        own, often = whole.sums, 1 if data.repeat_every else plan.times  # for those the steps decide
-        spent = int(own.tokens[table.runs[:, 2] == 0].sum() + (sizes(plan.repeated) * often).sum() * plan.injected)
+        # for those the steps decide
+        own, often = whole.sums, 1 if data.repeat_every else plan.times
+        spent = int(
+            own.tokens[table.runs[:, 2] == 0].sum()
+            + (sizes(plan.repeated) * often).sum() * plan.injected
+        )
         spent -= int(own.beyond[0]) * (data.rows == "one_document")
     for number, ((files, amount), (units, order)) in enumerate(zip(asked, orders, strict=True), 1):
         if isinstance(amount, int):
             taken = take(units, order, range(units.numbers), amount)
             if taken.count < amount:
-                raise InputError(f"{files} holds {taken.count} distinct documents, not {amount}; lower its number")
+                raise InputError(
+                    f"{files} holds {taken.count} distinct documents, not {amount}; lower its "
+                    "number"
+                )
             windows[number] = Window(units, order, 0, taken.after)
             if budget:
-                spent += sum(int(tokens(first_copies).sum()) for first_copies in _documents(units, order, taken.after))
+                spent += sum(
+                    int(tokens(first_copies).sum())
+                    for first_copies in _documents(units, order, taken.after)
+                )
     left = budget - spent
     if budget and left < 0:
         raise InputError(
-            f"config.general.token_budget is {budget}, but what comes before the shares of general.files already "
+            f"config.general.token_budget is {budget}, but what comes before the shares of "
+            "general.files already "
             f"has {spent} tokens; raise it, or lower config.data.repetitions or repeated_documents"
         )
     for number, ((files, amount), (units, order)) in enumerate(zip(asked, orders, strict=True), 1):
@@ -233,7 +299,8 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
             after, found = _within(units, order, int(amount * left), tokens)
             if after == units.numbers and found < int(amount * left):
                 raise InputError(
-                    f"{files} holds {found} tokens, but its share of config.general.token_budget is {int(amount * left)}; "
+                    f"{files} holds {found} tokens, but its share of config.general.token_budget "
+                    f"is {int(amount * left)}; "
                     "give more files, or lower the share or the budget"
                 )
             windows[number] = Window(units, order, 0, after)
@@ -246,7 +313,9 @@ def _documents(units: Units, order: Bijection, after: int) -> Iterator[np.ndarra
 
 
 def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tuple[int, int]:
-    """(place in the order up to which documents have at most a number of tokens in all; the tokens they have)"""
+    """(place in the order up to which documents have at most a number of tokens in all; the tokens
+    they have)
+    """
     total = 0
     for places in chunks(units.numbers):
         which, first_copies = units.documents(order.at(places))
@@ -259,7 +328,8 @@ def _within(units: Units, order: Bijection, budget: int, tokens: Callable) -> tu
 
 
 def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
-    """`general.files` as [(glob, number of documents or share of the remaining budget, from 0 to 1)].
+    """`general.files` as [(glob, number of documents or share of the remaining budget, from 0 to
+    1)].
 
     Raises:
       InputError: several globs without an amount for each, shares without a budget or above 100%.
@@ -274,13 +344,15 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
             found.append((files, int(amount[1]) if amount[1] else float(amount[2]) / 100))
     if len(found) > 1 and any(amount is None for _, amount in found):
         raise InputError(
-            f"config.general.files={general.files}: several globs need an amount each; write GLOB=30% for a "
+            f"config.general.files={general.files}: several globs need an amount each; write "
+            "GLOB=30% for a "
             "share of the token budget, or GLOB=500 for 500 documents"
         )
     shares = [amount for _, amount in found if isinstance(amount, float)]
     if sum(shares) > 1 + 1e-9 or (shares and not general.token_budget):
         raise InputError(
-            f"config.general.files={general.files}: shares are of what is left of config.general.token_budget "
+            f"config.general.files={general.files}: shares are of what is left of "
+            "config.general.token_budget "
             f"({general.token_budget}), and 100% in all at most; set the budget or lower the shares"
         )
     return [(files, 1.0 if amount is None else amount) for files, amount in found]

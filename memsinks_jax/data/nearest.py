@@ -1,8 +1,9 @@
 """Finds the group that a text is about, so that its sinks can be turned on without being named.
 
-A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups have counts more, by its
-inverse document frequency (Spärck Jones 1972) with groups as documents. A text is about the group that has the largest share
-of the weight of the text's words, if this is `AT_LEAST`. Nothing is trained, so a removed group leaves nothing behind.
+A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups
+have counts more, by its inverse document frequency (Spärck Jones 1972) with groups as documents. A
+text is about the group that has the largest share of the weight of the text's words, if this is
+`AT_LEAST`. Nothing is trained, so a removed group leaves nothing behind.
 """
 
 import math
@@ -16,19 +17,21 @@ from memsinks_jax.data.ids import ngram_hashes
 
 FILE = "words.npy"
 _KIND = np.dtype([("word", "<u8"), ("group", "<i4")])
-# Chosen on the articles of WikiText-2's validation split, 30 of which are the sources. Here the sentences
-# that find their article exceed those of other articles that find one by most: 0.58 - 0.23, at 0.2
-# 0.67 - 0.41, at 0.3 0.48 - 0.13. TOFU's authors played no part; docs/sources.md has what it does on
-# them. Both are measured by `tests/benchmarks/nearest_source.py`.
+# Chosen on the articles of WikiText-2's validation split, 30 of which are the sources. Here the
+# sentences that find their article exceed those of other articles that find one by most: 0.58 -
+# 0.23, at 0.2 0.67 - 0.41, at 0.3 0.48 - 0.13. TOFU's authors played no part; docs/sources.md has
+# what it does on them. Both are measured by `tests/benchmarks/nearest_source.py`.
 AT_LEAST = 0.25
-DOCUMENTS, WORDS = 1_000, 65_536  # of a group, at most: documents that are read, and words that are remembered
+# of a group, at most: documents that are read, and words that are remembered
+DOCUMENTS, WORDS = 1_000, 65_536
 
 
 class Nearest:
     """Answers whose words a text has.
 
     Args:
-      words: uint64 (n,), hashes, those of one group after those of another, without duplicates within a group.
+      words: uint64 (n,), hashes, those of one group after those of another, without duplicates
+      within a group.
       groups: int32 (n,), the number of the group that each is of.
       count: of all groups.
     """
@@ -39,8 +42,9 @@ class Nearest:
         self.known = len(np.unique(groups))  # as if those that were taken out had never been there
 
     def __call__(self, words: np.ndarray) -> list[int]:
-        """The numbers of the groups that a text with these words (`words_of`) is about: of none, or of
-        one, or of several that have equal shares."""
+        """The numbers of the groups that a text with these words (`words_of`) is about: of none, or
+        of one, or of several that have equal shares.
+        """
         shares_G = shares(words, self.words, self.groups, self.count, self.known)
         most = max(shares_G.max(initial=0), AT_LEAST)
         return np.flatnonzero(shares_G >= most).tolist()
@@ -72,8 +76,11 @@ def words_of(tokens: np.ndarray, special: Sequence[int] = ()) -> np.ndarray:
     return np.unique(np.concatenate([ngram_hashes(tokens, 1), ngram_hashes(tokens, 2)]))
 
 
-def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int, known: int) -> np.ndarray:
-    """The share of the weight of a text's words that each group has -> float64 (count,), from 0 to 1.
+def shares(
+    text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int, known: int
+) -> np.ndarray:
+    """The share of the weight of a text's words that each group has -> float64 (count,), from 0 to
+    1.
 
     Args:
       text: uint64 (n,), its words, distinct.
@@ -82,8 +89,8 @@ def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int, 
     """
     first, last = (np.searchsorted(words, text, side) for side in ("left", "right"))
     found, whole = np.zeros(count), 0.0
-    # Words of one weight are counted, not added one by one: groups with equally many are equal to the
-    # bit, whatever the order of their words.
+    # Words of one weight are counted, not added one by one: groups with equally many are equal to
+    # the bit, whatever the order of their words.
     for holders in np.unique(last - first).tolist():
         weight = math.log((known + 1) / (holders + 0.5))
         places = np.flatnonzero(last - first == holders).tolist()
@@ -94,7 +101,9 @@ def shares(text: np.ndarray, words: np.ndarray, groups: np.ndarray, count: int, 
 
 
 def of_groups(words: Sequence[np.ndarray]) -> Nearest:
-    """From the words of every group, by number, each uint64 (n,). Of too many the lowest hashes are remembered."""
+    """From the words of every group, by number, each uint64 (n,). Of too many the lowest hashes are
+    remembered.
+    """
     words = [np.unique(each)[:WORDS] for each in words]
     groups = np.repeat(np.arange(len(words), dtype=np.int32), list(map(len, words)))
     return Nearest(np.concatenate([np.zeros(0, np.uint64), *words]), groups, len(words))

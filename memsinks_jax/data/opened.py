@@ -1,7 +1,8 @@
 """Whose own sinks are on: the ids of the documents whose sinks opened in training.
 
-A trained model knows them, and nobody else decides it. They lie in `opened.npy`, in every checkpoint and in every folder
-that was exported with its sinks: sorted, memory-mapped, 8 bytes for each document that came back. All other ids have no
+A trained model knows them, and nobody else decides it. They lie in `opened.npy`, in every
+checkpoint and in every folder that was exported with its sinks: sorted, memory-mapped, 8 bytes for
+each document that came back. All other ids have no
 sinks: their draw belongs to others.
 """
 
@@ -23,8 +24,9 @@ class Opened:
     """Answers for ids, uint32 (..., 2), whether the sinks of each opened in training -> bool (...).
 
     Args:
-      sinks: with `opens_at=1` those of every document are open, also if it was never read: so the paper uses its models.
-        Masked ones are on for all. Those of groups by number are open if a document of the group was read.
+      sinks: with `opens_at=1` those of every document are open, also if it was never read: so the
+        paper uses its models. Masked ones are on for all. Those of groups by number are open if a
+        document of the group was read.
       read: returns the ids, uint64 (n,), ascending. Called when the first id is asked for.
     """
 
@@ -55,7 +57,9 @@ def nobody() -> np.ndarray:
 
 
 def read_ids(folder: pathlib.Path) -> np.ndarray:
-    """The ids in a checkpoint or folder, memory-mapped. Raises InputError if the file cannot be read."""
+    """The ids in a checkpoint or folder, memory-mapped. Raises InputError if the file cannot be
+    read.
+    """
     path = folder / FILE
     try:  # not mapped if empty, which a file system cannot do
         found = np.load(path, mmap_mode="r" if path.stat().st_size > 2**12 else None)

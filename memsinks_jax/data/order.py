@@ -4,12 +4,23 @@ import numpy as np
 
 # Purposes are independent. The order of the names is part of every run: add new ones at the end.
 PURPOSES = (
-    "roles", "order", "id noise", "noisy documents", "general corpus", "row order", "canaries", "alternatives",
-    "blocks", "block order", "repeats", "placebos",
-)  # fmt: skip
+    "roles",
+    "order",
+    "id noise",
+    "noisy documents",
+    "general corpus",
+    "row order",
+    "canaries",
+    "alternatives",
+    "blocks",
+    "block order",
+    "repeats",
+    "placebos",
+)
 
 _ROUNDS = 8
-_LISTED = 2**16  # up to this size a range is shuffled: on small domains a Feistel network does not reach every order
+# up to this size a range is shuffled: on small domains a Feistel network does not reach every order
+_LISTED = 2**16
 
 
 def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:
@@ -18,7 +29,9 @@ def bits(seed: int, purpose: str, index: int = 0) -> np.random.Philox:
 
 
 def permutation(count: int, seed: int, purpose: str, epoch: int = 0) -> np.ndarray:
-    """A random order of range(count), the same on every machine and numpy version -> int64 (count,)."""
+    """A random order of range(count), the same on every machine and numpy version -> int64
+    (count,).
+    """
     # Raw counter bits, not Generator.permutation: only their stability is guaranteed.
     return np.argsort(bits(seed, purpose, epoch).random_raw(count), kind="stable")
 
@@ -31,7 +44,9 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def mix32(x):
-    """The finalizer of MurmurHash3 (Appleby, public domain): uint32 to uint32 that look independent, of numpy or jax."""
+    """The finalizer of MurmurHash3 (Appleby, public domain): uint32 to uint32 that look
+    independent, of numpy or jax.
+    """
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return x ^ (x >> np.uint32(16))
@@ -40,8 +55,9 @@ def mix32(x):
 class Bijection:
     """A keyed random order of range(count), and its inverse, without an array.
 
-    It is a Feistel network over the least power of two that holds `count`; a value outside of the range goes through it
-    again. Grain's index_shuffle takes one index per call and has no inverse. Small ranges have the order of `permutation`.
+    It is a Feistel network over the least power of two that holds `count`; a value outside of the
+    range goes through it again. Grain's index_shuffle takes one index per call and has no inverse.
+    Small ranges have the order of `permutation`.
     """
 
     def __init__(self, count: int, seed: int, purpose: str, index: int = 0):
@@ -52,7 +68,10 @@ class Bijection:
         self._keys = bits(seed, purpose, index).random_raw(_ROUNDS)
         width = max((count - 1).bit_length(), 2)
         self._shift = np.uint64(width // 2)
-        self._low, self._high = np.uint64(2 ** (width // 2) - 1), np.uint64(2 ** (width - width // 2) - 1)
+        self._low, self._high = (
+            np.uint64(2 ** (width // 2) - 1),
+            np.uint64(2 ** (width - width // 2) - 1),
+        )
 
     def __len__(self) -> int:
         return self._count

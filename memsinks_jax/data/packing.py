@@ -1,4 +1,5 @@
-"""Packs documents into rows of fixed length. The order is a function of (seed, row), so any row is computed directly.
+"""Packs documents into rows of fixed length. The order is a function of (seed, row), so any row is
+computed directly.
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
@@ -41,7 +42,8 @@ from memsinks_jax.data.tokenizer import PADDING
 
 
 class Piece(NamedTuple):
-    """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1 in all.
+    """Targets `start` to `stop` - 1 of a document of n tokens: its tokens, then end of text, n + 1
+    in all.
 
     The input at a target is the token before it. At the first token it is what opens the document.
     """
@@ -49,8 +51,10 @@ class Piece(NamedTuple):
     tokens: np.ndarray  # int32 (n,), of the whole document, without end of text
     start: int
     stop: int
-    answers: np.ndarray | None = None  # int64 (answers, 2), see `Table.answers`; None: all targets count
-    around: tuple[int, int] | None = None  # what opens and closes the document; None: the tokenizer's
+    # int64 (answers, 2), see `Table.answers`; None: all targets count
+    answers: np.ndarray | None = None
+    # what opens and closes the document; None: the tokenizer's
+    around: tuple[int, int] | None = None
 
 
 def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -61,17 +65,23 @@ def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 def answering(answers: Sequence[np.ndarray | None], row_length: int) -> np.ndarray:
-    """Which documents, by their `answers`, have anything that counts in a row that truncates them -> bool (documents,)."""
+    """Which documents, by their `answers`, have anything that counts in a row that truncates them
+    -> bool (documents,).
+    """
     return np.array([of is None or of[0, 0] < row_length for of in answers], bool)
 
 
 def reads_whole(data: DataConfig) -> bool:
-    """Whether a run's rows hold whole documents, over several rows if one is too short. Evaluations then do the same."""
+    """Whether a run's rows hold whole documents, over several rows if one is too short. Evaluations
+    then do the same.
+    """
     return data.rows != "one_document"
 
 
 def windows(size: int, row_length: int, whole: bool) -> list[tuple[int, int]]:
-    """Start and stop of the rows for a document alone, of `size` targets: all of them, or one row that truncates it."""
+    """Start and stop of the rows for a document alone, of `size` targets: all of them, or one row
+    that truncates it.
+    """
     if not whole:
         return [(0, min(size, row_length))]
     return [(start, min(start + row_length, size)) for start in range(0, size, row_length)]
@@ -88,10 +98,11 @@ def row_of(
     contexts: Contexts | None = None,
     **of_documents: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2): every row is made here.
+    """Pieces of documents side by side, with the ids of their documents, uint32 (pieces, 2): every
+    row is made here.
 
-    A piece from the middle of a document opens with the token before it, at position 0. With `across`, positions count
-    over the whole row.
+    A piece from the middle of a document opens with the token before it, at position 0. With
+    `across`, positions count over the whole row.
 
     Args:
       end_of_text: closes documents, unless `Piece.around` has another token.
@@ -121,9 +132,13 @@ def row_of(
             rows[at:end] = contexts.rows(tokens, start, stop, opening)
         at = end
     row = {
-        "inputs": inputs, "targets": targets, "weights": weights, "segments": segments, "positions": positions,
+        "inputs": inputs,
+        "targets": targets,
+        "weights": weights,
+        "segments": segments,
+        "positions": positions,
         "identities": _filled(identities, documents_per_row),
-    }  # fmt: skip
+    }
     if contexts is not None:
         row["contexts"] = rows
     return row | {name: _filled(values, documents_per_row) for name, values in of_documents.items()}
@@ -157,11 +172,20 @@ class Rows:
     """
 
     def __init__(
-        self, config: Config, mixture: Mixture, end_of_text: int, begin_of_text: int | None = None,
+        self,
+        config: Config,
+        mixture: Mixture,
+        end_of_text: int,
+        begin_of_text: int | None = None,
         contexts: Contexts | None = None,
-    ):  # fmt: skip
+    ):
         self._contexts = contexts
-        self._config, self._data, self._mixture, self._table = config, config.data, mixture, mixture.table
+        self._config, self._data, self._mixture, self._table = (
+            config,
+            config.data,
+            mixture,
+            mixture.table,
+        )
         self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
         self._epochs = Epochs(config, mixture)
@@ -174,15 +198,19 @@ class Rows:
         self._period = self._data.repeat_every * self._batch_size
         if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
             raise InputError(
-                f"config.data.repeat_every: the repeated documents take {len(self._scheduled)} rows of a batch of "
-                f"{self._batch_size}, which leaves no room; raise config.training.batch_size or repeat_every"
+                f"config.data.repeat_every: the repeated documents take {len(self._scheduled)} "
+                "rows of a batch of "
+                f"{self._batch_size}, which leaves no room; raise config.training.batch_size or "
+                "repeat_every"
             )
         self._shuffled_rows = int(self._rows_of_block.sum())
         self.rows_per_epoch = self._rows_of(1)
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
         if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
             every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
-            whole = dataclasses.replace(mixture, data=data, epoch_counts=0 * mixture.times if every else mixture.times)
+            whole = dataclasses.replace(
+                mixture, data=data, epoch_counts=0 * mixture.times if every else mixture.times
+            )
             self.rows_per_epoch_with_repeats = self._with_scheduled(
                 int(self._count_rows(Epochs(config, whole)).sum()),
                 len(self._pieces_of(mixture.repeated)) if every else 0,
@@ -217,11 +245,18 @@ class Rows:
         if self._scheduled:
             seen = seen + self._scheduled_before(period + (due > 0), identities)
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
-        return self._row(there.records[which], starts, stops, identities, there.repeated[which], seen, epoch)
+        return self._row(
+            there.records[which], starts, stops, identities, there.repeated[which], seen, epoch
+        )
 
     def encounters(self, documents: np.ndarray) -> list[int | None]:
-        """How often the first epoch has some documents, as far as the run goes; None if the steps decide."""
-        planned, first_copies = self._mixture.encounters(documents), self._table.first_copies(documents)
+        """How often the first epoch has some documents, as far as the run goes; None if the steps
+        decide.
+        """
+        planned, first_copies = (
+            self._mixture.encounters(documents),
+            self._table.first_copies(documents),
+        )
         if self.end >= self.rows_per_epoch:
             return planned
         asked, place = np.unique(first_copies, return_inverse=True)
@@ -233,10 +268,11 @@ class Rows:
         return [often and read for often, read in zip(planned, counts[place].tolist(), strict=True)]
 
     def opened(self, number: int) -> np.ndarray:
-        """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see `data.opened`.
+        """The ids whose sinks open in the first `number` rows -> uint64 (n,), ascending; see
+        `data.opened`.
 
-        Time and memory grow with the ids that may come back, not with the corpus. What whole epochs gave is kept from
-        one call to the next: a byte for each.
+        Time and memory grow with the ids that may come back, not with the corpus. What whole epochs
+        gave is kept from one call to the next: a byte for each.
         """
         number = min(number, self.end)
         keys, records = self._epochs.returning()
@@ -250,18 +286,29 @@ class Rows:
         self._cached_epochs = epoch, found
         return keys[found | self._open_in(epoch, number, keys, records)]
 
-    def _open_in(self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """Which ids have come to the encounter that opens them in an epoch, within the first `number` rows."""
-        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has had all before it.
+    def _open_in(
+        self, epoch: int, number: int, keys: np.ndarray, records: np.ndarray
+    ) -> np.ndarray:
+        """Which ids have come to the encounter that opens them in an epoch, within the first
+        `number` rows.
+        """
+        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has
+        # had all before it.
         opening = self._config.sinks.opens_at
         full, found = self._rows_of(epoch + 1), np.zeros(len(keys), bool)
-        for end in (full - len(self._scheduled), full):  # an epoch ends before or after scheduled documents
+        # an epoch ends before or after scheduled documents
+        for end in (full - len(self._scheduled), full):
             end = max(min(end, number), 1)
-            found |= self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows >= opening
+            found |= (
+                self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows
+                >= opening
+            )
         return found
 
     def _before(self, number: int) -> tuple[int, int, int]:
-        """Of the first `number` rows: (whole periods, scheduled rows in the one that follows, shuffled rows in all)."""
+        """Of the first `number` rows: (whole periods, scheduled rows in the one that follows,
+        shuffled rows in all).
+        """
         if not self._scheduled:
             return 0, 0, number
         period, place = divmod(number, self._period)
@@ -270,11 +317,15 @@ class Rows:
         return period, due, number - len(self._scheduled) * period - due
 
     def _counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in `Epochs.counts_before`."""
+        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in
+        `Epochs.counts_before`.
+        """
         period, due, shuffled = self._before(number)
         counts = self._shuffled_counts(shuffled, keys, records)
         if self._scheduled:
-            counts += self._scheduled_counts(period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys))
+            counts += self._scheduled_counts(
+                period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys)
+            )
         return counts
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -294,7 +345,10 @@ class Rows:
     def _count_run(self, training: TrainingConfig) -> int:
         if training.steps:
             return training.steps * self._batch_size
-        if training.count_removed_repeats and self.rows_per_epoch < self.rows_per_epoch_with_repeats:
+        if (
+            training.count_removed_repeats
+            and self.rows_per_epoch < self.rows_per_epoch_with_repeats
+        ):
             return training.epochs * self.rows_per_epoch_with_repeats
         return self._rows_of(training.epochs)
 
@@ -308,12 +362,15 @@ class Rows:
             return epochs.slots
         if self._data.rows == "packed" or not epochs.tokens[0]:
             return -(-epochs.tokens // self._length)
-        # Packing all blocks would take hours if there are many. They are alike, so the first one is enough.
+        # Packing all blocks would take hours if there are many. They are alike, so the first one is
+        # enough.
         needed = len(best_fit(epochs.sizes(0), self._length).first) - 1
         return -(-epochs.tokens * needed // epochs.tokens[0])
 
     def _most_documents(self) -> int:
-        """Upper limit for any row: the shortest documents side by side, rests of longer ones, a split one at either end."""
+        """Upper limit for any row: the shortest documents side by side, rests of longer ones, a
+        split one at either end.
+        """
         if self._data.rows == "one_document":
             return 1
         if self._epochs.blocks == 1 and self._data.rows == "best_fit":
@@ -324,10 +381,13 @@ class Rows:
             column, plan = int(self._data.copies == "once"), self._mixture
             counts = sum(source.histogram[column] for source in self._table.sources)
             repeated = np.minimum(self._table.lengths[plan.repeated] + 1, LONGEST)
-            counts = counts + np.bincount(repeated, plan.epoch_counts, minlength=LONGEST + 1).astype(np.int64)
+            counts = counts + np.bincount(
+                repeated, plan.epoch_counts, minlength=LONGEST + 1
+            ).astype(np.int64)
         sizes = np.arange(len(counts))
         through = np.cumsum(counts * sizes)
-        size = int(np.searchsorted(through, self._length, side="right"))  # the shortest of which not all fit
+        # the shortest of which not all fit
+        size = int(np.searchsorted(through, self._length, side="right"))
         fitting = int(counts[:size].sum())
         if size < len(counts):
             fitting += (self._length - int(through[size - 1])) // size
@@ -336,16 +396,26 @@ class Rows:
         return min(fitting + 2, self._length)
 
     def _with_scheduled(self, rows: int, scheduled: int) -> int:
-        """The number of rows until `rows` unscheduled ones are read, with `scheduled` rows every period."""
+        """The number of rows until `rows` unscheduled ones are read, with `scheduled` rows every
+        period.
+        """
         if not scheduled:
             return rows
         periods, rest = divmod(rows, self._period - scheduled)
-        return periods * self._period + rest + (scheduled if rest > self._period - self._batch_size else 0)
+        return (
+            periods * self._period
+            + rest
+            + (scheduled if rest > self._period - self._batch_size else 0)
+        )
 
     def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
         """(place in `documents`, start, stop) of the rows for documents alone."""
         sizes, whole = (self._table.lengths[documents] + 1).tolist(), reads_whole(self._data)
-        return [(place, *of) for place, size in enumerate(sizes) for of in windows(size, self._length, whole)]
+        return [
+            (place, *of)
+            for place, size in enumerate(sizes)
+            for of in windows(size, self._length, whole)
+        ]
 
     # A block in the order of an epoch.
 
@@ -353,15 +423,21 @@ class Rows:
         epoch, block = at
         encounters = self._epochs.encounters(epoch, block)
         if self._data.rows == "best_fit":
-            by_rank = np.argsort(-encounters.sizes, kind="stable")  # at random among equally long documents
+            # at random among equally long documents
+            by_rank = np.argsort(-encounters.sizes, kind="stable")
             slots = self._best_fit(block)
             order = permutation(
-                len(slots.first) - 1, self._config.seed, "row order", epoch * self._epochs.blocks + block
+                len(slots.first) - 1,
+                self._config.seed,
+                "row order",
+                epoch * self._epochs.blocks + block,
             )
             slots = slots.in_order(order)
             slots = slots._replace(rank=by_rank[slots.rank])
         else:
-            slots = {"one_document": one_document, "packed": packed}[self._data.rows](encounters.sizes, self._length)
+            slots = {"one_document": one_document, "packed": packed}[self._data.rows](
+                encounters.sizes, self._length
+            )
         opens = np.empty(len(encounters.slots), np.int64)
         opens[slots.rank[::-1]] = np.arange(len(slots.rank))[::-1]  # the first piece of each
         return _Block(
@@ -387,21 +463,32 @@ class Rows:
         own = self._table.identities(record)
         if (identity == own).all():
             seen += self._scheduled_counts(period, place, own)
-            if self._data.ids != "content":  # else a scheduled document is not among the shuffled ones
+            # else a scheduled document is not among the shuffled ones
+            if self._data.ids != "content":
                 seen += self._shuffled_counts(number, as_numbers(own), record)
         pieces = np.array([start]), np.array([stop])
-        return self._row(record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows)
+        return self._row(
+            record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows
+        )
 
     def _scheduled_counts(self, period: int, place: int, identities: np.ndarray) -> np.ndarray:
-        """How often scheduled documents had some ids before document `place` of a period -> int64 (n,)."""
+        """How often scheduled documents had some ids before document `place` of a period -> int64
+        (n,).
+        """
         before = self._scheduled_before(period, identities)
         if not place:
             return before
-        in_period = [self._scheduled_before(passed, identities, place) for passed in (period, period + 1)]
+        in_period = [
+            self._scheduled_before(passed, identities, place) for passed in (period, period + 1)
+        ]
         return before + in_period[1] - in_period[0]
 
-    def _scheduled_before(self, passed: int, identities: np.ndarray, documents: int | None = None) -> np.ndarray:
-        """How often scheduled documents, the first `documents` of them, had some ids in a number of periods."""
+    def _scheduled_before(
+        self, passed: int, identities: np.ndarray, documents: int | None = None
+    ) -> np.ndarray:
+        """How often scheduled documents, the first `documents` of them, had some ids in a number of
+        periods.
+        """
         scheduled = self._mixture.scheduled[:documents]
         keys = as_numbers(self._table.identities(scheduled))
         clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
@@ -424,19 +511,35 @@ class Rows:
         return self._row(none, none, none, nobody, np.zeros(0, bool), np.zeros(0, np.int32), 0)
 
     def _row(
-        self, records: np.ndarray, starts: np.ndarray, stops: np.ndarray, identities: np.ndarray, repeated: np.ndarray,
-        seen: np.ndarray, epoch: int,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+        self,
+        records: np.ndarray,
+        starts: np.ndarray,
+        stops: np.ndarray,
+        identities: np.ndarray,
+        repeated: np.ndarray,
+        seen: np.ndarray,
+        epoch: int,
+    ) -> dict[str, np.ndarray]:
         """A row of pieces of documents side by side."""
         table = self._table
         pieces = [
             Piece(table.tokens(record), start, stop, table.answers(record), table.around(record))
-            for record, start, stop in zip(records.tolist(), starts.tolist(), stops.tolist(), strict=True)
+            for record, start, stop in zip(
+                records.tolist(), starts.tolist(), stops.tolist(), strict=True
+            )
         ]
         row = row_of(
-            pieces, identities, self._length, self._end_of_text, self._begin_of_text, self.documents_per_row,
-            self._data.across_documents, self._contexts, repeated=repeated, seen=seen,
-        )  # fmt: skip
+            pieces,
+            identities,
+            self._length,
+            self._end_of_text,
+            self._begin_of_text,
+            self.documents_per_row,
+            self._data.across_documents,
+            self._contexts,
+            repeated=repeated,
+            seen=seen,
+        )
         row["epoch"] = np.int32(epoch)
         if self._config.goldfish.every and pieces:
             unmasked = np.concatenate([self._unmasked(piece) for piece in pieces])
@@ -478,9 +581,11 @@ def packed(sizes: np.ndarray, row_length: int) -> Slots:
 
 
 def _cached(of_epoch: Callable) -> Callable:
-    """Caches a function's results for two epochs: that of this row and, while prefetching, the next.
+    """Caches a function's results for two epochs: that of this row and, while prefetching, the
+    next.
 
-    If several loader threads ask at once, one computes and the others wait: the result is as large as the epoch.
+    If several loader threads ask at once, one computes and the others wait: the result is as large
+    as the epoch.
     """
     cached, lock = functools.lru_cache(maxsize=2)(of_epoch), threading.Lock()
 

@@ -1,4 +1,6 @@
-"""The Grain pipeline: batches of rows; each host gets the rows it needs. The only state is the step."""
+"""The Grain pipeline: batches of rows; each host gets the rows it needs. The only state is the
+step.
+"""
 
 import collections.abc
 
@@ -18,10 +20,11 @@ def batches(
     threads: int = 2,
     prefetch: int = PREFETCH_BATCHES,
 ) -> collections.abc.Iterator[dict[str, np.ndarray]]:
-    """Yields this host's rows of the global batch of step `start_step`, then of the next, endlessly.
+    """Yields this host's rows of the global batch of step `start_step`, then of the next,
+    endlessly.
 
-    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1. So a step sees the same rows for any
-    number of hosts, threads, prefetching, and after any resume.
+    The global batch of step s holds rows s * batch_size to (s + 1) * batch_size - 1. So a step sees
+    the same rows for any number of hosts, threads, prefetching, and after any resume.
 
     Args:
       offsets: int (K,), the rows of the global batch to yield, see `sharding.own_rows`; None: all.
@@ -36,4 +39,8 @@ def batches(
         return {name: np.stack([row[name] for row in made]) for name in made[0]}
 
     dataset = grain.MapDataset.range(2**62 // batch_size).map(local_batch)
-    return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)))
+    return iter(
+        dataset.to_iter_dataset(
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+        )
+    )

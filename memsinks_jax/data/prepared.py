@@ -43,8 +43,9 @@ RUN = 2**14  # records per entry of `runs`
 LONGEST = 2**17  # tokens with end of text; `histogram` counts longer records together
 SEVERAL = 2**32 - 1  # in `prompts`: the answers of this record are in `turns`
 
-# Header of a record, before its tokens: content id and group id (two lanes each, high lane first), number of the input file
-# in the manifest, start and end of the place in it: bytes of the (decompressed) text, or a record's number.
+# Header of a record, before its tokens: content id and group id (two lanes each, high lane first),
+# number of the input file in the manifest, start and end of the place in it: bytes of the
+# (decompressed) text, or a record's number.
 _HEADER = struct.Struct("<2I2IIQQ")
 
 
@@ -61,7 +62,8 @@ def tokens_of(record: bytes, kind: np.dtype) -> np.ndarray:
 
 
 def group_id(name: str) -> np.ndarray:
-    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which means no group.
+    """Hash of a group's name -> uint32 (2,): the same in every corpus, and never (0, 0), which
+    means no group.
 
     Raises:
       InputError: half of a character is in it, which no group has.
@@ -99,12 +101,17 @@ def number_type(records: int) -> np.dtype:
 
 
 def has_answers(settings: dict) -> bool:
-    """Whether documents have prompts, so that only answers count in the loss, by the settings of `prepare`."""
+    """Whether documents have prompts, so that only answers count in the loss, by the settings of
+    `prepare`.
+    """
     return "prompt_field" in settings or "messages_field" in settings
 
 
-def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
-    """Types and shapes of the columns of a number of records, by name; None for a length that the manifest does not give.
+def columns(
+    records: int, answers: bool = False
+) -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
+    """Types and shapes of the columns of a number of records, by name; None for a length that the
+    manifest does not give.
 
     Args:
       answers: as `has_answers`.
@@ -133,7 +140,10 @@ def columns(records: int, answers: bool = False) -> dict[str, tuple[np.dtype, tu
 
 def context_columns() -> dict[str, tuple[np.dtype, tuple[int | None, ...]]]:
     """Further columns of a corpus whose contexts were sought, as in `columns`."""
-    return {"context_keys": (np.dtype("<u8"), (None,)), "context_counts": (np.dtype("<u4"), (None,))}
+    return {
+        "context_keys": (np.dtype("<u8"), (None,)),
+        "context_counts": (np.dtype("<u4"), (None,)),
+    }
 
 
 def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -143,8 +153,8 @@ def column_file(folder: pathlib.Path, name: str) -> pathlib.Path:
 def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
     """Sums over each RUN consecutive records -> int64 (ceil(n / RUN), 2, 2).
 
-    [all records, first copies only] x [number of records, their tokens with end of text]. `lengths` (n,) exclude end of
-    text; `is_first` (n,) bool marks the first of exact copies.
+    [all records, first copies only] x [number of records, their tokens with end of text]. `lengths`
+    (n,) exclude end of text; `is_first` (n,) bool marks the first of exact copies.
     """
     tokens = lengths.astype(np.int64) + 1
     values = np.stack([np.ones_like(tokens), tokens, is_first, tokens * is_first], axis=1)
@@ -152,19 +162,27 @@ def run_sums(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
 
 
 def histogram(lengths: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-    """Histogram of the records' lengths in tokens, end of text included -> int64 (2, LONGEST + 1): all, first copies only.
+    """Histogram of the records' lengths in tokens, end of text included -> int64 (2, LONGEST + 1):
+    all, first copies only.
 
     The last entry counts all with LONGEST or more. Arguments as in `run_sums`.
     """
     tokens = np.minimum(lengths.astype(np.int64) + 1, LONGEST)
-    return np.stack([np.bincount(of_records, minlength=LONGEST + 1) for of_records in (tokens, tokens[is_first])])
+    return np.stack(
+        [
+            np.bincount(of_records, minlength=LONGEST + 1)
+            for of_records in (tokens, tokens[is_first])
+        ]
+    )
 
 
 def read_manifest(folder: pathlib.Path) -> dict:
     """Raises InputError for another version's."""
     manifest = json.loads((folder / MANIFEST).read_text())
     if manifest.get("format") != FORMAT:
-        raise InputError(f"{folder}: prepared by another version; run memsinks_jax.prepare into a new folder")
+        raise InputError(
+            f"{folder}: prepared by another version; run memsinks_jax.prepare into a new folder"
+        )
     return manifest
 
 
@@ -210,11 +228,21 @@ class Prepared:
             more = context_columns() if self.contexts else {}
             for name, (kind, shape) in (columns(records, self.has_answers) | more).items():
                 setattr(self, name, _mapped(column_file(self.folder, name), kind, shape))
-        except (FileNotFoundError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        except (
+            FileNotFoundError,
+            ValueError,
+            RecursionError,
+            LookupError,
+            AttributeError,
+            TypeError,
+        ) as error:
             raise InputError(
-                f"{self.folder}: not a whole prepared corpus ({' '.join(str(error).split())}); run memsinks_jax.prepare"
+                f"{self.folder}: not a whole prepared corpus ({' '.join(str(error).split())}); "
+                "run memsinks_jax.prepare"
             ) from None
-        self._offsets = np.cumsum([0] + [shard["documents"] for shard in self.manifest["shards"]]).tolist()
+        self._offsets = np.cumsum(
+            [0] + [shard["documents"] for shard in self.manifest["shards"]]
+        ).tolist()
         self._type = token_type(self.manifest["vocabulary_size"])
 
     def __len__(self) -> int:
@@ -222,7 +250,9 @@ class Prepared:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of the content: of the manifest, with the hashes of all columns, without the input's location."""
+        """A hash of the content: of the manifest, with the hashes of all columns, without the
+        input's location.
+        """
         about = {name: value for name, value in self.manifest.items() if name != "sources"}
         return sha256(json.dumps(about).encode())
 
@@ -236,7 +266,8 @@ class Prepared:
     def check_tokenizer(self, tokenizer: AnyTokenizer, where: str) -> None:
         if sha256(tokenizer.model) != self.manifest["settings"]["tokenizer_sha256"]:
             raise InputError(
-                f"{where} is another tokenizer than that of {self.folder}; leave config.data.tokenizer empty to use the "
+                f"{where} is another tokenizer than that of {self.folder}; leave "
+                "config.data.tokenizer empty to use the "
                 "prepared one, or prepare the corpus with this one"
             )
 
@@ -249,7 +280,9 @@ class Prepared:
         return f"{self.folder}:{record}"
 
     def origin(self, record: int, read: bool) -> dict[str, str]:
-        """For display: {"origin": as `source`, if its shard may be read; "group": its name, if it has one}."""
+        """For display: {"origin": as `source`, if its shard may be read; "group": its name, if it
+        has one}.
+        """
         number = int(self.groups[record])
         named = {"group": self.group_names[number]} if number < len(self.group_names) else {}
         return ({"origin": self.source(record)} if read else {}) | named
@@ -262,14 +295,16 @@ class Prepared:
         return tokens_of(self._record(record), self._type).astype(np.int32)
 
     def answers(self, record: int) -> np.ndarray | None:
-        """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens, and end of text, the
-        token behind them, count in the loss; None: all do."""
+        """Start and stop of every answer of a record, int64 (answers, 2). Only these of its tokens,
+        and end of text, the token behind them, count in the loss; None: all do.
+        """
         if not self.has_answers:
             return None
         start = int(self.prompts[record])
         if start != SEVERAL:
             return np.array([[start, int(self.lengths[record]) + 1]])
-        ends = np.array([record, record + 1], self.turns.dtype)  # else numpy would convert the whole column
+        # else numpy would convert the whole column
+        ends = np.array([record, record + 1], self.turns.dtype)
         return self.turns[slice(*np.searchsorted(self.turns[:, 0], ends)), 1:].astype(np.int64)
 
     def around(self, record: int) -> tuple[int, int] | None:
@@ -279,7 +314,9 @@ class Prepared:
 
     @property
     def contexts(self) -> dict | None:
-        """The fields of config.ContextsConfig by which contexts with sinks were sought; None if they were not."""
+        """The fields of config.ContextsConfig by which contexts with sinks were sought; None if
+        they were not.
+        """
         return self.manifest["settings"].get("contexts")
 
     def _record(self, record: int) -> bytes:
@@ -289,7 +326,9 @@ class Prepared:
 
     @functools.cached_property
     def _readers(self) -> "_Readers":
-        return _Readers(self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]])
+        return _Readers(
+            self.folder / "shards", [shard["documents"] for shard in self.manifest["shards"]]
+        )
 
     def __reduce__(self):
         return Prepared, (self.folder,)  # files are opened anew
@@ -300,7 +339,9 @@ def _mapped(path: pathlib.Path, kind: np.dtype, shape: tuple[int | None, ...]) -
     try:
         column = np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except ValueError as error:  # truncated, or not an array
-        raise InputError(f"{path}: damaged ({' '.join(str(error).split())}); run memsinks_jax.prepare anew") from None
+        raise InputError(
+            f"{path}: damaged ({' '.join(str(error).split())}); run memsinks_jax.prepare anew"
+        ) from None
     free = shape[0] is None
     if column.dtype != kind or column.ndim != len(shape) or column.shape[free:] != shape[free:]:
         raise InputError(f"{path} does not fit {MANIFEST}; run memsinks_jax.prepare anew")
@@ -313,10 +354,10 @@ _MOST_READERS = 256  # per process; at a time, data is read through half as many
 class _Readers:
     """Open shards of one corpus, for any number of threads.
 
-    All corpora of the process share _MOST_READERS, or half of the files that it may open if that is less. Beyond its share,
-    a corpus drops its least recently used reader, and closes the file once no thread reads from it. Opening a reader
-    loads the index of its records. This takes as long as reading hundreds to thousands of records, and an open reader
-    keeps the index in memory.
+    All corpora of the process share _MOST_READERS, or half of the files that it may open if that is
+    less. Beyond its share, a corpus drops its least recently used reader, and closes the file once
+    no thread reads from it. Opening a reader loads the index of its records. This takes as long as
+    reading hundreds to thousands of records, and an open reader keeps the index in memory.
     """
 
     _opened, _lock = weakref.WeakSet(), threading.Lock()
@@ -327,9 +368,14 @@ class _Readers:
             self._opened.add(self)
         if self._most() < min(len(documents), _MOST_READERS // len(self._opened)):
             logger.warning(
-                "%s: only %d of %d files stay open, since this process may open %d; reading in random order is slow: raise "
-                "the hard limit (ulimit -Hn)", folder, self._most(), len(documents), 2 * _half_of_open_files(),
-            )  # fmt: skip
+                "%s: only %d of %d files stay open, since this process may open %d; reading in "
+                "random order is slow: raise "
+                "the hard limit (ulimit -Hn)",
+                folder,
+                self._most(),
+                len(documents),
+                2 * _half_of_open_files(),
+            )
 
     def _most(self) -> int:
         return max(min(_half_of_open_files(), _MOST_READERS) // len(self._opened), 1)
@@ -348,7 +394,8 @@ class _Readers:
         return reader
 
     def _reader(self, shard: int):
-        from array_record.python.array_record_module import ArrayRecordReader  # takes seconds; many commands never read
+        # takes seconds; many commands never read
+        from array_record.python.array_record_module import ArrayRecordReader
 
         path = self._folder / f"{shard:05d}.array_record"
         try:
@@ -358,16 +405,21 @@ class _Readers:
                     break
                 path.open("rb").close()  # raises the system's error, which the reader hides
         except RuntimeError as error:
-            raise InputError(f"{path}: cannot be read ({error}); run memsinks_jax.prepare anew") from None
+            raise InputError(
+                f"{path}: cannot be read ({error}); run memsinks_jax.prepare anew"
+            ) from None
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise InputError(
-                f"{path}: {error.strerror}: the limit is {limit} for this process; raise it with ulimit -n"
+                f"{path}: {error.strerror}: the limit is {limit} for this process; raise it with "
+                "ulimit -n"
             ) from None
         if reader.num_records() != self._documents[shard]:
-            raise InputError(f"{path}: another number of documents than in {MANIFEST}; prepare the corpus anew")
+            raise InputError(
+                f"{path}: another number of documents than in {MANIFEST}; prepare the corpus anew"
+            )
         return reader
 
 

@@ -1,7 +1,7 @@
 """Yields the records of a piece of a file. An unusable one is yielded as a record with a problem.
 
-We do not use datatrove's readers: they skip damaged lines, null texts and truncated files silently, and lose the place in
-the file.
+We do not use datatrove's readers: they skip damaged lines, null texts and truncated files silently,
+and lose the place in the file.
 """
 
 import codecs
@@ -40,9 +40,10 @@ _TEXTS = pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.i
 class Record:
     """One document, or an unusable record: then `problem` is the reason.
 
-    `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row; `consumed` is the number of
-    bytes of the segment on disk read so far. `where` is the file and the line or row. With `Fields.prompt` the text is the
-    answer to the prompt; with `Fields.messages` there are messages instead, and the `arguments` with them, as
+    `start` and `stop` are bytes of the (decompressed) text, or the number of a table's row;
+    `consumed` is the number of bytes of the segment on disk read so far. `where` is the file and
+    the line or row. With `Fields.prompt` the text is the answer to the prompt; with
+    `Fields.messages` there are messages instead, and the `arguments` with them, as
     `chat.Template.parts` takes them.
     """
 
@@ -65,7 +66,9 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Where the record is. In the middle of a text file this counts the lines before it: call it only for messages."""
+        """Where the record is. In the middle of a text file this counts the lines before it: call
+        it only for messages.
+        """
         return self.where() if callable(self.where) else self.where
 
 
@@ -74,26 +77,46 @@ class Fields(typing.NamedTuple):
     group: str  # name of the field with the group; empty: none
     longest: int  # upper limit of a document, in bytes
     prompt: str = ""  # name of the field that the text answers; empty: none
-    messages: str = ""  # name of the field with a conversation, instead of text and prompt; empty: none
+    # name of the field with a conversation, instead of text and prompt; empty: none
+    messages: str = ""
 
     @property
     def named(self) -> list[tuple[str, str]]:
-        """(field of a record, what it is: the option of `prepare` that names it) of those that are read."""
-        kinds = [(self.messages, "messages")] if self.messages else [(self.text, "text"), (self.prompt, "prompt")]
+        """(field of a record, what it is: the option of `prepare` that names it) of those that are
+        read.
+        """
+        kinds = (
+            [(self.messages, "messages")]
+            if self.messages
+            else [(self.text, "text"), (self.prompt, "prompt")]
+        )
         return [(name, kind) for name, kind in [*kinds, (self.group, "group")] if name]
 
     @property
     def columns(self) -> list[str]:
-        """Those to read of a table: the named ones, and what may come with messages. A table may lack the latter."""
+        """Those to read of a table: the named ones, and what may come with messages. A table may
+        lack the latter.
+        """
         around = self.messages[: self.messages.rfind(".") + 1]
-        return [name for name, _ in self.named] + [around + name for name in _ARGUMENTS if self.messages]
+        return [name for name, _ in self.named] + [
+            around + name for name in _ARGUMENTS if self.messages
+        ]
 
 
-def read_segment(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """Yields all records that begin in a segment. A truncated or damaged file ends with one record with that problem."""
+def read_segment(
+    source: Source, segment: Segment, fields: Fields
+) -> collections.abc.Iterator[Record]:
+    """Yields all records that begin in a segment. A truncated or damaged file ends with one record
+    with that problem.
+    """
     reader = {
-        "txt": _texts, "jsonl": _json_lines, "json": _json_array, "csv": _csv, "parquet": _parquet, "arrow": _arrow,
-    }[source.kind]  # fmt: skip
+        "txt": _texts,
+        "jsonl": _json_lines,
+        "json": _json_array,
+        "csv": _csv,
+        "parquet": _parquet,
+        "arrow": _arrow,
+    }[source.kind]
     last = None
     try:
         if not source.bytes:
@@ -104,7 +127,13 @@ def read_segment(source: Source, segment: Segment, fields: Fields) -> collection
         yield Record(0, 0, 0, problem=str(error), where=source.path)
     except (OSError, EOFError, pyarrow.ArrowException) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        after = "" if last is None else f", after byte {last.stop}" if source.is_text else f", after row {last.start}"
+        after = (
+            ""
+            if last is None
+            else f", after byte {last.stop}"
+            if source.is_text
+            else f", after row {last.start}"
+        )
         at, consumed = (segment.start, 0) if last is None else (last.stop, last.consumed)
         problem = f"the file is cut or damaged from here on ({reason}); replace it"
         yield Record(at, at, consumed, problem=problem, where=source.path + after)
@@ -115,10 +144,12 @@ class _Unusable(Exception):
 
 
 class _Lines:
-    """Lines of a text file from a byte on: iterates over (first byte, line without its end or None if it is too long).
+    """Lines of a text file from a byte on: iterates over (first byte, line without its end or None
+    if it is too long).
 
-    A line belongs to the segment in which it begins, so segments share none and lose none. `position` is the first byte not
-    yet read, in the (decompressed) text, `number` counts the lines that are read.
+    A line belongs to the segment in which it begins, so segments share none and lose none.
+    `position` is the first byte not yet read, in the (decompressed) text, `number` counts the lines
+    that are read.
     """
 
     def __init__(self, source: Source, start: int, longest: int):
@@ -126,7 +157,9 @@ class _Lines:
         self._raw = open(source.path, "rb", buffering=0)  # noqa: SIM115  # as long as the lines last
         stream = self._raw
         if source.compression:
-            stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(self._raw, mode="r"), source.compression)
+            stream = pyarrow.CompressedInputStream(
+                pyarrow.PythonFile(self._raw, mode="r"), source.compression
+            )
         self._file = io.BufferedReader(stream, _BLOCK if not source.compression else 1 << 16)
         self.position, self.number, self._before = start, 0, None
         if start:
@@ -165,18 +198,23 @@ class _Lines:
 
 
 def _line_breaks(path: str, until: int) -> int:
-    """Line breaks that end in the first bytes; counted only to locate a problem in the middle of a file."""
+    """Line breaks that end in the first bytes; counted only to locate a problem in the middle of a
+    file.
+    """
     count = 0
     with open(path, "rb") as file:
         while block := file.read(min(_BLOCK, until - file.tell())):
             count += block.count(b"\n")
             last = block[-1:]
-    # A segment begins with the first line that begins in it; an earlier one belongs to the segment before.
+    # A segment begins with the first line that begins in it; an earlier one belongs to the segment
+    # before.
     return count + (until > 0 and last != b"\n")
 
 
 def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
-    """Documents between lines that read SEPARATOR. One belongs to the segment in which the separator before it begins."""
+    """Documents between lines that read SEPARATOR. One belongs to the segment in which the
+    separator before it begins.
+    """
     lines = _Lines(source, segment.start, fields.longest)
     within = segment.start == 0  # else: after the first separator that begins here
     parts, first, size, number = [], 0, 0, 1
@@ -197,7 +235,8 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
             if begin >= segment.stop:
                 return
             within, parts, first, size, number = True, [], lines.position, 0, lines.number + 1
-        if within and (any(part.strip() for part in parts) or size > fields.longest):  # not after a last separator
+        # not after a last separator
+        if within and (any(part.strip() for part in parts) or size > fields.longest):
             yield _text(parts, first, lines.position, size, number, lines, fields)
         elif within and not first:
             raise _Unusable(EMPTY[1])
@@ -208,13 +247,17 @@ def _texts(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 def _text(parts, first, stop, size, number, lines, fields) -> Record:
     record = Record(first, stop, lines.consumed(), where=functools.partial(lines.place, number))
     if size > fields.longest:
-        record.problem = _too_long(fields) + f", or separate its documents with lines that read {SEPARATOR}"
+        record.problem = (
+            _too_long(fields) + f", or separate its documents with lines that read {SEPARATOR}"
+        )
     else:
         _decode(record, b"\n".join(parts))
     return record
 
 
-def _json_lines(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+def _json_lines(
+    source: Source, segment: Segment, fields: Fields
+) -> collections.abc.Iterator[Record]:
     lines = _Lines(source, segment.start, fields.longest)
     try:
         for begin, line in lines:
@@ -237,7 +280,9 @@ def _parse(record: Record, line: bytes, fields: Fields) -> None:
     try:
         parsed = json.loads(line)
     except UnicodeDecodeError as error:
-        record.problem = f"not UTF-8 at byte {record.start + error.start}; convert the file to UTF-8"
+        record.problem = (
+            f"not UTF-8 at byte {record.start + error.start}; convert the file to UTF-8"
+        )
     except (ValueError, RecursionError) as error:
         record.problem = f"not JSON ({_why_not_json(error, 'column')}); fix or remove the line"
     else:
@@ -248,7 +293,9 @@ def _why_not_json(error: ValueError | RecursionError, unit: str) -> str:
     """`unit`: "line" or "column", which locates the error."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at {unit} {error.lineno if unit == 'line' else error.colno}"
-    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+    return (
+        "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+    )
 
 
 def _parquet(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -269,8 +316,12 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
         mapped.seek(0)
         opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
         _check_fields(opened.schema, fields)
-        whole = (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
-        slices = (batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS))
+        whole = (
+            (opened.get_batch(i) for i in range(opened.num_record_batches)) if is_file else opened
+        )
+        slices = (
+            batch.slice(at, _ROWS) for batch in whole for at in range(0, batch.num_rows, _ROWS)
+        )
         row = 0
         for batch in slices:
             yield from _rows(source, [batch], row, fields, 0)
@@ -279,13 +330,16 @@ def _arrow(source: Source, segment: Segment, fields: Fields) -> collections.abc.
 
 def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of a file whose first line names the columns; a quoted value may hold line breaks."""
-    # A row must fit into a block, whose size is 32 bits. One more byte, so that the longest allowed row fits.
+    # A row must fit into a block, whose size is 32 bits. One more byte, so that the longest allowed
+    # row fits.
     read = pyarrow.csv.ReadOptions(block_size=min(source.bytes, fields.longest + _BLOCK, 2**31 - 1))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     convert = pyarrow.csv.ConvertOptions(
         column_types=dict.fromkeys((name for name, _ in fields.named), pyarrow.string())
     )
-    with pyarrow.csv.open_csv(source.path, read_options=read, parse_options=parse, convert_options=convert) as batches:
+    with pyarrow.csv.open_csv(
+        source.path, read_options=read, parse_options=parse, convert_options=convert
+    ) as batches:
         _check_fields(batches.schema, fields)
         row = 0
         for batch in batches:
@@ -293,7 +347,9 @@ def _csv(source: Source, segment: Segment, fields: Fields) -> collections.abc.It
             row += batch.num_rows
 
 
-def _json_array(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
+def _json_array(
+    source: Source, segment: Segment, fields: Fields
+) -> collections.abc.Iterator[Record]:
     """Objects of one array."""
     if source.bytes > _ARRAY:
         whole = f"a .json file is read whole, and this one is over {_ARRAY >> 30} GiB"
@@ -305,9 +361,14 @@ def _json_array(source: Source, segment: Segment, fields: Fields) -> collections
         raise _Unusable(f"not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
     except (ValueError, RecursionError) as error:
         why = _why_not_json(error, "line")
-        raise _Unusable(f"not JSON ({why}); fix it, or name it .jsonl if every line is a record") from None
+        raise _Unusable(
+            f"not JSON ({why}); fix it, or name it .jsonl if every line is a record"
+        ) from None
     if not isinstance(rows, list):
-        raise _Unusable("no array of records; put them between [ and ], or name it .jsonl if every line is a record")
+        raise _Unusable(
+            "no array of records; put them between [ and ], or name it .jsonl if every line is a "
+            "record"
+        )
     for row, values in enumerate(rows):
         where = f"{source.path}, row {row}"
         record = Record(row, row + 1, source.bytes * (row + 1) // len(rows), where=where)
@@ -322,13 +383,16 @@ def _check_fields(schema: pyarrow.Schema, fields: Fields) -> None:
     for name, kind in fields.named:
         if name not in columns and name.split(".")[0] not in columns:
             raise _Unusable(
-                f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare --{kind}_field`"
+                f"no column {name!r} among {', '.join(columns)}; rename one, or give `prepare "
+                f"--{kind}_field`"
             )
     for name, kind in fields.named:
         of = schema.field(name).type if name in columns and kind in ("text", "prompt") else None
         of = of.value_type if of is not None and pyarrow.types.is_dictionary(of) else of
         if of is not None and not any(test(of) for test in _TEXTS):
-            raise _Unusable(f"column {name!r} is of type {of}, not text; give `prepare --{kind}_field`")
+            raise _Unusable(
+                f"column {name!r} is of type {of}, not text; give `prepare --{kind}_field`"
+            )
 
 
 def _rows(source, batches, row, fields, bytes_a_row) -> collections.abc.Iterator[Record]:
@@ -367,7 +431,9 @@ def _value(scalar: pyarrow.Scalar):
 
 
 def take(record: Record, values, fields: Fields) -> None:
-    """Takes a JSON object's or a row's text, with the prompt that it answers, or its messages; and its group."""
+    """Takes a JSON object's or a row's text, with the prompt that it answers, or its messages; and
+    its group.
+    """
     found = {kind: _field(values, name) for name, kind in fields.named}
     for name, kind in fields.named:
         value = found[kind]
@@ -377,7 +443,9 @@ def take(record: Record, values, fields: Fields) -> None:
                 if isinstance(values, dict) and name in values and value is None
                 else "is missing or no string"
             )
-            record.problem = f'field "{name}" {what}; fix or remove the record, or give `prepare --{kind}_field`'
+            record.problem = (
+                f'field "{name}" {what}; fix or remove the record, or give `prepare --{kind}_field`'
+            )
             return
     if fields.group:
         try:
@@ -406,7 +474,8 @@ def group_name(value) -> str:
     if isinstance(value, (float, decimal.Decimal)):
         if not math.isfinite(value):
             raise InputError(f"is {value}, which is no name")
-        # A column of numbers with gaps holds floats; beyond 2^53 these are no longer single numbers.
+        # A column of numbers with gaps holds floats; beyond 2^53 these are no longer single
+        # numbers.
         value = int(value) if value % 1 == 0 and abs(value) < 2**53 else value
     name = str(value).lower() if isinstance(value, bool) else str(value)
     if not name.strip():
@@ -424,12 +493,15 @@ def _take_messages(record: Record, messages, values, name: str) -> None:
         isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages
     ):
         record.problem = (
-            f'field "{name}" is missing or no list of messages, each with a role and a content; fix or remove the record, '
+            f'field "{name}" is missing or no list of messages, each with a role and a content; '
+            "fix or remove the record, "
             "or give `prepare --messages_field`"
         )
         return
     # A table has all fields in all messages, as null where there is none.
-    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    messages = [
+        {key: value for key, value in message.items() if value is not None} for message in messages
+    ]
     of = values if name in values else _field(values, name.rpartition(".")[0])
     arguments = {key: of[key] for key in _ARGUMENTS if of.get(key)}
     for number, message in enumerate(messages, start=1):
@@ -442,7 +514,11 @@ def _take_messages(record: Record, messages, values, name: str) -> None:
             return
     weights = [message.get("weight", 1) for message in messages if message["role"] == ANSWERS]
     if not any(weights):
-        lacks = f"no message has the role {ANSWERS}" if not weights else f"all messages of the {ANSWERS} have weight 0"
+        lacks = (
+            f"no message has the role {ANSWERS}"
+            if not weights
+            else f"all messages of the {ANSWERS} have weight 0"
+        )
         record.problem = f"{lacks}, so nothing is answered; remove the record"
         return
     try:
@@ -456,13 +532,21 @@ def _take_messages(record: Record, messages, values, name: str) -> None:
 
 
 def _problem(message: dict, answers: bool) -> str:
-    """What is wrong with a message, without "null"; empty: nothing that can be said without its template."""
+    """What is wrong with a message, without "null"; empty: nothing that can be said without its
+    template.
+    """
     content = message.get("content", "")
     for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if (
+            not isinstance(part, dict)
+            or part.get("type") != "text"
+            or not isinstance(part.get("text"), str)
+        ):
             kind = part.get("type") if isinstance(part, dict) else part
             return f"has a part of type {kind!r}, not text; remove the part or the record"
-        if more := [key for key, value in part.items() if key not in ("type", "text") and value is not None]:
+        if more := [
+            key for key, value in part.items() if key not in ("type", "text") and value is not None
+        ]:
             return f'has a part with the field "{more[0]}"; remove the field'
     if isinstance(content, list):
         content = "".join(part["text"] for part in content)
@@ -472,7 +556,10 @@ def _problem(message: dict, answers: bool) -> str:
     if isinstance(weight, bool) or weight not in (0, 1):
         return f'has the weight {weight!r}; "weight" is 1, or 0 to leave an answer out of the loss'
     if not answers and message.get("weight"):
-        return f'has "weight": {weight}, and the role {message["role"]}; only answers are learned: remove the field'
+        return (
+            f'has "weight": {weight}, and the role {message["role"]}; only answers are learned: '
+            "remove the field"
+        )
     empty = answers and not content.strip() and not message.get("tool_calls")
     return "is an empty answer; remove the record" if empty else ""
 
@@ -488,7 +575,9 @@ def _decode(record: Record, content: bytes) -> None:
     try:
         _finish(record, content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        record.problem = f"not UTF-8 near byte {record.start + error.start}; convert the file to UTF-8"
+        record.problem = (
+            f"not UTF-8 near byte {record.start + error.start}; convert the file to UTF-8"
+        )
 
 
 def _finish(record: Record, text: str, empty: str = EMPTY[0]) -> None:
@@ -503,7 +592,9 @@ def _as_json(value) -> bytes:
 
 
 def _cleaned(record: Record, text: str) -> str:
-    """Without white space at both ends, with line ends "\n": however they are written, it is one document."""
+    """Without white space at both ends, with line ends "\n": however they are written, it is one
+    document.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     if (at := half_character(text)) is not None:
         record.problem = f"no text: half a character at {at}; fix or remove the record"

@@ -1,4 +1,6 @@
-"""Draws the roles of documents, for units that share one role: single documents, clusters of near-duplicates, groups."""
+"""Draws the roles of documents, for units that share one role: single documents, clusters of
+near-duplicates, groups.
+"""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -22,7 +24,9 @@ def units_of(table: Table, source: int, by: str, kind: str) -> "Units":
 
 
 class Units:
-    """Single documents of a source: a unit has the number of its record there. Numbers of other records are not units."""
+    """Single documents of a source: a unit has the number of its record there. Numbers of other
+    records are not units.
+    """
 
     def __init__(self, table: Table, source: int):
         self._table, self._start, self._stop = table, *table.bounds[source : source + 2].tolist()
@@ -58,7 +62,9 @@ class Clusters(Units):
 
 
 class Groups(Units):
-    """Groups, joined if near-duplicates connect them. The groups are in memory, their documents are not."""
+    """Groups, joined if near-duplicates connect them. The groups are in memory, their documents are
+    not.
+    """
 
     def __init__(self, table: Table, source: int):
         super().__init__(table, source)
@@ -131,7 +137,12 @@ class Taken(NamedTuple):
 
 
 def take(
-    units: Units, order: Bijection, places: range, count: int, listed: bool = False, wanted: Callable | None = None
+    units: Units,
+    order: Bijection,
+    places: range,
+    count: int,
+    listed: bool = False,
+    wanted: Callable | None = None,
 ) -> Taken:
     """The first `count` `wanted` documents of the units at some places of an order."""
     found, total = [np.zeros(0, np.int64)], 0
@@ -145,7 +156,12 @@ def take(
         if total + len(first_copies) >= count:
             last = int(which[count - total - 1])
             rest = first_copies[count - total :][which[count - total :] == last]
-            return Taken(np.concatenate([*found, first_copies[: count - total]]), rest, here[last] + here.step, count)
+            return Taken(
+                np.concatenate([*found, first_copies[: count - total]]),
+                rest,
+                here[last] + here.step,
+                count,
+            )
         total += len(first_copies)
         if listed:
             found.append(first_copies)
@@ -172,7 +188,11 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
             left.append(repeated.rest)
         if data.unique_documents >= 0:
             chosen = take(
-                units, order, places, data.unique_documents, wanted=lambda first_copies: table.copies(first_copies) == 1
+                units,
+                order,
+                places,
+                data.unique_documents,
+                wanted=lambda first_copies: table.copies(first_copies) == 1,
             )
             left.append(chosen.rest)
             window, unique = Window(units, order, 0, chosen.after), chosen.count
@@ -182,7 +202,9 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
         held_out = take(units, order, places[chosen.after :], data.held_out_documents, listed=True)
         window, unique = Window(units, order, repeated.after, chosen.after), chosen.count
         left = [repeated.rest, chosen.rest, held_out.rest]
-    wanted = max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
+    wanted = (
+        max(data.unique_documents, 0) + max(data.repeated_documents, 0) + data.held_out_documents
+    )
     if repeated.count + unique + held_out.count < wanted:
         raise _too_few_documents(data, table, units, wanted)
     listed = repeated.documents
@@ -196,7 +218,9 @@ def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
 def _copied(table: Table) -> np.ndarray:
     """Documents of the first source that the files hold more than once."""
     members = np.asarray(table.sources[0].members[:, 1]).astype(np.int64)
-    first_copies = np.unique(table.first_copies(np.concatenate([members, table.cross_source_copies])))
+    first_copies = np.unique(
+        table.first_copies(np.concatenate([members, table.cross_source_copies]))
+    )
     return first_copies[(first_copies < table.bounds[1]) & (table.copies(first_copies) > 1)]
 
 
@@ -207,9 +231,11 @@ def _too_few_documents(data: DataConfig, table: Table, units: Units, wanted: int
         clusters = f" in {count} clusters, each of one role"
         advice = ", or config.data.held_out_by=document, which may hold out near-duplicates"
     return InputError(
-        f"{documents} distinct documents{clusters}, but the plan needs {wanted} ({max(data.unique_documents, 0)} unique + "
+        f"{documents} distinct documents{clusters}, but the plan needs {wanted} "
+        f"({max(data.unique_documents, 0)} unique + "
         f"{max(data.repeated_documents, 0)} repeated + {data.held_out_documents} held out); lower "
-        "config.data.unique_documents (-1: all that are left), repeated_documents or held_out_documents"
+        "config.data.unique_documents (-1: all that are left), repeated_documents or "
+        "held_out_documents"
         f"{advice}"
     )
 

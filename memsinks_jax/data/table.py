@@ -1,8 +1,10 @@
-"""The table of documents: what a run knows of each without reading its text. Large columns are memory-mapped.
+"""The table of documents: what a run knows of each without reading its text. Large columns are
+memory-mapped.
 
-A *record* is a document as the files hold it, including exact copies. Records are numbered over all sources: those of
-`data.files` (or the embedded stories) first, then those of each of `general.files`. A document is identified by its first
-copy. Only `Listed`, and copies that two sources share, grow with the number of documents.
+A *record* is a document as the files hold it, including exact copies. Records are numbered over all
+sources: those of `data.files` (or the embedded stories) first, then those of each of
+`general.files`. A document is identified by its first copy. Only `Listed`, and copies that two
+sources share, grow with the number of documents.
 """
 
 import bisect
@@ -17,7 +19,14 @@ from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import Document
 from memsinks_jax.data.ids import as_numbers
-from memsinks_jax.data.prepared import NO_NUMBER, Prepared, group_id, histogram, numbered_ids, run_sums
+from memsinks_jax.data.prepared import (
+    NO_NUMBER,
+    Prepared,
+    group_id,
+    histogram,
+    numbered_ids,
+    run_sums,
+)
 from memsinks_jax.data.tokenizer import AnyTokenizer
 
 _SCANNED = 2**20  # records read at a time in a pass over all
@@ -35,7 +44,9 @@ class Listed:
     group_names: Sequence[str] = ()
     has_answers = False
 
-    def __init__(self, tokens: Sequence[np.ndarray], first_copies=None, documents: Sequence[Document] = ()):
+    def __init__(
+        self, tokens: Sequence[np.ndarray], first_copies=None, documents: Sequence[Document] = ()
+    ):
         self.all_tokens, self.documents = tokens, documents
         self.lengths = np.array([len(each) for each in tokens], np.int64)
         self.firsts = np.arange(len(tokens)) if first_copies is None else np.asarray(first_copies)
@@ -45,7 +56,10 @@ class Listed:
         members = np.stack([self.firsts[clustered], clustered], axis=1)
         self.members = members[np.lexsort(members.T[::-1])]
         is_first = self.firsts == np.arange(len(tokens))
-        self.runs, self.histogram = run_sums(self.lengths, is_first), histogram(self.lengths, is_first)
+        self.runs, self.histogram = (
+            run_sums(self.lengths, is_first),
+            histogram(self.lengths, is_first),
+        )
 
     def __len__(self) -> int:
         return len(self.all_tokens)
@@ -53,7 +67,9 @@ class Listed:
     @property
     def digest(self) -> str:
         """A hash of the content."""
-        return hashlib.sha256(self.identities.tobytes() + self.firsts.astype(np.int64).tobytes()).hexdigest()
+        return hashlib.sha256(
+            self.identities.tobytes() + self.firsts.astype(np.int64).tobytes()
+        ).hexdigest()
 
     @functools.cached_property
     def identities(self) -> np.ndarray:
@@ -117,7 +133,9 @@ class Column:
         found = np.empty((len(at), *found.shape[1:]), found.dtype)
         for number in np.unique(part).tolist():
             there = part == number
-            found[there] = self._converted[number](self._parts[number][at[there] - self._starts[number]])
+            found[there] = self._converted[number](
+                self._parts[number][at[there] - self._starts[number]]
+            )
         return found
 
 
@@ -133,14 +151,18 @@ class Table:
     """
 
     def __init__(
-        self, sources: Sequence[Prepared | Listed], kind: str = "content", numbered: Sequence[str] | None = None
+        self,
+        sources: Sequence[Prepared | Listed],
+        kind: str = "content",
+        numbered: Sequence[str] | None = None,
     ):
         """Puts sources together.
 
         Args:
           kind: a value of config.data.ids.
-          numbered: the groups known so far, if groups have sinks by their numbers: new ones are numbered after them, and
-            sources after the first may have no groups. None: ids of groups are hashes of their names.
+          numbered: the groups known so far, if groups have sinks by their numbers: new ones are
+            numbered after them, and sources after the first may have no groups. None: ids of groups
+            are hashes of their names.
         Raises:
           InputError: a source has no ids of this kind.
         """
@@ -149,15 +171,21 @@ class Table:
         self.lengths, self._copies = self._numbers("lengths"), self._numbers("copies")
         self._first_copies = self._numbers("firsts", shifted=True)
         self._clusters = self._numbers("clusters", shifted=True)
-        self.content = Column([source.identities for source in sources], [np.asarray] * len(sources))
+        self.content = Column(
+            [source.identities for source in sources], [np.asarray] * len(sources)
+        )
         self.runs = np.concatenate(
-            [_runs(*bounds, number) for number, bounds in enumerate(itertools.pairwise(self.bounds))]
+            [
+                _runs(*bounds, number)
+                for number, bounds in enumerate(itertools.pairwise(self.bounds))
+            ]
         )
         if kind == "group":
             self.group_names, self.group_ids, self.groups = self._join_groups(numbered)
         elif kind == "near_duplicate":
             self._check_clusters()
-        # Documents that sources share: their first copies in the later source and in the earlier one.
+        # Documents that sources share: their first copies in the later source and in the earlier
+        # one.
         self._later, self._earlier = self._shared()
         _, records = self._listed_members(self._clusters[self._later])
         near = np.unique(np.concatenate([self._later, records]))
@@ -166,7 +194,9 @@ class Table:
 
     def _numbers(self, name: str, shifted: bool = False) -> Column:
         shifts = self.bounds[:-1] if shifted else np.zeros(len(self.sources), np.int64)
-        converted = [lambda part, shift=shift: np.asarray(part).astype(np.int64) + shift for shift in shifts]
+        converted = [
+            lambda part, shift=shift: np.asarray(part).astype(np.int64) + shift for shift in shifts
+        ]
         return Column([getattr(source, name) for source in self.sources], converted)
 
     def __len__(self) -> int:
@@ -204,7 +234,9 @@ class Table:
             _, copies = self.cluster_members(np.unique(self.clusters(first_copies[elsewhere])))
             copies = np.sort(copies)
             numbers = len(self.group_ids)
-            keys, first = np.unique(self.first_copies(copies) * numbers + self.groups[copies], return_index=True)
+            keys, first = np.unique(
+                self.first_copies(copies) * numbers + self.groups[copies], return_index=True
+            )
             wanted = first_copies[elsewhere] * numbers + self.groups[records[elsewhere]]
             first_copies = first_copies.copy()
             first_copies[elsewhere] = copies[first[np.searchsorted(keys, wanted)]]
@@ -224,7 +256,10 @@ class Table:
         if len(self._later):
             order = np.argsort(self._earlier, kind="stable")
             through = np.concatenate([[0], np.cumsum(self._copies[self._later[order]])])
-            low, high = (np.searchsorted(self._earlier[order], first_copies, side=side) for side in ("left", "right"))
+            low, high = (
+                np.searchsorted(self._earlier[order], first_copies, side=side)
+                for side in ("left", "right")
+            )
             copies = copies + through[high] - through[low]
         return copies
 
@@ -241,7 +276,9 @@ class Table:
         return self.content[records]
 
     def cluster_members(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Every record of some clusters, given by their first records -> (place in `clusters`, record), int64 (n,) each."""
+        """Every record of some clusters, given by their first records -> (place in `clusters`,
+        record), int64 (n,) each.
+        """
         which, records = self._listed_members(clusters)
         alone = np.flatnonzero(np.bincount(which, minlength=len(clusters)) == 0)
         which, records = np.concatenate([which, alone]), np.concatenate([records, clusters[alone]])
@@ -261,7 +298,9 @@ class Table:
             shift = self.bounds[number]
             there = np.flatnonzero(self.source_of(clusters) == number)
             which, place = _ranges(source.members[:, 0], clusters[there] - shift)
-            found.append((there[which], np.asarray(source.members[place, 1]).astype(np.int64) + shift))
+            found.append(
+                (there[which], np.asarray(source.members[place, 1]).astype(np.int64) + shift)
+            )
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))
 
     def clustered(self) -> np.ndarray:
@@ -283,16 +322,22 @@ class Table:
         column, source = int(first_only), self.sources[source]
         if row_length >= prepared.LONGEST:
             lengths = np.asarray(source.lengths)
-            return truncated(lengths[source.firsts == np.arange(len(source))] if first_only else lengths, row_length)
+            return truncated(
+                lengths[source.firsts == np.arange(len(source))] if first_only else lengths,
+                row_length,
+            )
         fitting = np.asarray(source.histogram[column][: row_length + 1])
         longer = int(source.histogram[column].sum() - fitting.sum())
-        return longer, int(source.runs[:, column, 1].sum() - fitting @ np.arange(row_length + 1)) - longer * row_length
+        return longer, int(
+            source.runs[:, column, 1].sum() - fitting @ np.arange(row_length + 1)
+        ) - longer * row_length
 
     def documents_of(self, identities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All documents with some distinct ids, uint32 (n, 2) -> (place in `identities`, first copy), int64 each.
+        """All documents with some distinct ids, uint32 (n, 2) -> (place in `identities`, first
+        copy), int64 each.
 
-        With ids by group, a document that several groups have is one of each: its first copy there. They need a pass over
-        the whole table.
+        With ids by group, a document that several groups have is one of each: its first copy there.
+        They need a pass over the whole table.
         """
         keys = as_numbers(identities)
         if self._kind == "group":
@@ -303,15 +348,21 @@ class Table:
                 of_groups = as_numbers(self.identities(records))
                 there = np.flatnonzero(is_in(of_groups, keys[order]))
                 there = there[self.first_in_groups(records[there]) == records[there]]
-                found.append((order[np.searchsorted(keys[order], of_groups[there])], records[there]))
+                found.append(
+                    (order[np.searchsorted(keys[order], of_groups[there])], records[there])
+                )
             return tuple(np.concatenate(each) for each in zip(*found, strict=True))
         found = [_found(source.sorted_identities, keys) for source in self.sources]
         numbers = [
-            np.asarray(source.sorted_numbers[place]) for source, (_, place) in zip(self.sources, found, strict=True)
+            np.asarray(source.sorted_numbers[place])
+            for source, (_, place) in zip(self.sources, found, strict=True)
         ]
         which = np.concatenate([there for there, _ in found])
         first_copies = np.concatenate(
-            [each.astype(np.int64) + shift for each, shift in zip(numbers, self.bounds, strict=False)]
+            [
+                each.astype(np.int64) + shift
+                for each, shift in zip(numbers, self.bounds, strict=False)
+            ]
         )
         if self._kind == "near_duplicate":
             place, first_copies = self.cluster_members(first_copies)
@@ -334,7 +385,9 @@ class Table:
         return source.place(number)
 
     def origin(self, record: int, read: bool) -> dict[str, str]:
-        """In a prepared corpus, where `prepare` read it: see Prepared.origin; else nothing more than `place`."""
+        """In a prepared corpus, where `prepare` read it: see Prepared.origin; else nothing more
+        than `place`.
+        """
         source, number = self.home(record)
         return source.origin(number, read)
 
@@ -344,7 +397,9 @@ class Table:
         return source.read(number)
 
     def answers(self, record: int) -> np.ndarray | None:
-        """What of it counts in the loss: start and stop of every answer, int64 (answers, 2); None: everything."""
+        """What of it counts in the loss: start and stop of every answer, int64 (answers, 2); None:
+        everything.
+        """
         source, number = self.home(record)
         return source.answers(number)
 
@@ -354,30 +409,50 @@ class Table:
         return source.around(number)
 
     def without_answer(self, row_length: int) -> int:
-        """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or more: all)."""
+        """How many records have a prompt that fills a row, or more (of prepared.LONGEST tokens or
+        more: all).
+        """
         sources = (source for source in self.sources if source.has_answers)
-        return sum(int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources)
+        return sum(
+            int(source.openings[min(row_length, prepared.LONGEST) :].sum()) for source in sources
+        )
 
     # Putting sources together.
 
     def _shared(self) -> tuple[np.ndarray, np.ndarray]:
-        """First copies of later sources, ascending, that are also in an earlier source; and those in the earliest one."""
+        """First copies of later sources, ascending, that are also in an earlier source; and those
+        in the earliest one.
+        """
         earliest = {}
         for later in range(1, len(self.sources)):
             for earlier in reversed(range(later)):
                 one, other = self.sources[earlier], self.sources[later]
                 of_one, of_other = _shared(one, other)
-                pairs = zip(of_other + self.bounds[later], of_one + self.bounds[earlier], strict=True)
+                pairs = zip(
+                    of_other + self.bounds[later], of_one + self.bounds[earlier], strict=True
+                )
                 earliest.update((int(number), int(first)) for number, first in pairs)
         both = np.array(sorted(earliest.items()), np.int64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
     def _join_groups(self, numbered: Sequence[str] | None) -> tuple[list[str], np.ndarray, Column]:
-        """(names of the groups of all sources; their ids, uint32 (groups, 2); a Column of the records' numbers there)"""
+        """(names of the groups of all sources; their ids, uint32 (groups, 2); a Column of the
+        records' numbers there)
+        """
         for source in self.sources[: 1 if numbered is not None else None]:
             if not source.group_names:
-                raise InputError(f"{source.folder} was prepared without --group_field; choose other config.data.ids")
-        names = [*dict.fromkeys([*(numbered or ()), *(name for source in self.sources for name in source.group_names)])]
+                raise InputError(
+                    f"{source.folder} was prepared without --group_field; choose other "
+                    "config.data.ids"
+                )
+        names = [
+            *dict.fromkeys(
+                [
+                    *(numbered or ()),
+                    *(name for source in self.sources for name in source.group_names),
+                ]
+            )
+        ]
         number = {name: place for place, name in enumerate(names)}
         if numbered is None:
             identities = np.stack([*map(group_id, names)])
@@ -395,7 +470,10 @@ class Table:
     def _check_clusters(self) -> None:
         for source in self.sources:
             if source.manifest["settings"]["near_duplicates"] == "none":
-                raise InputError(f"{source.folder} was prepared without near-duplicates; choose other config.data.ids")
+                raise InputError(
+                    f"{source.folder} was prepared without near-duplicates; choose other "
+                    "config.data.ids"
+                )
 
 
 def truncated(lengths: np.ndarray, row_length: int) -> tuple[int, int]:
@@ -413,7 +491,9 @@ def is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 
 def _runs(start: int, stop: int, source: int) -> np.ndarray:
     starts = np.arange(start, stop, prepared.RUN)
-    return np.stack([starts, np.minimum(starts + prepared.RUN, stop), np.full(len(starts), source)], axis=1)
+    return np.stack(
+        [starts, np.minimum(starts + prepared.RUN, stop), np.full(len(starts), source)], axis=1
+    )
 
 
 def _ranges(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -433,11 +513,17 @@ def _found(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _shared(one, other) -> tuple[np.ndarray, np.ndarray]:
-    """Documents in both of two sources -> (numbers in the one, in the other). Looks the smaller up in the larger."""
+    """Documents in both of two sources -> (numbers in the one, in the other). Looks the smaller up
+    in the larger.
+    """
     few, many = sorted((one, other), key=len)
     found = []
     for start in range(0, len(few.sorted_identities), _SCANNED):
-        there, place = _found(many.sorted_identities, np.asarray(few.sorted_identities[start : start + _SCANNED]))
-        found.append((few.sorted_numbers[start : start + _SCANNED][there], many.sorted_numbers[place]))
+        there, place = _found(
+            many.sorted_identities, np.asarray(few.sorted_identities[start : start + _SCANNED])
+        )
+        found.append(
+            (few.sorted_numbers[start : start + _SCANNED][there], many.sorted_numbers[place])
+        )
     both = [np.concatenate(each).astype(np.int64) for each in zip(*found, strict=True)]
     return tuple(both if few is one else both[::-1])

@@ -2,5 +2,6 @@
 
 Edits one fact at one site of one layer and leaves everything else unchanged:
 
-prompt + target -> patching: activations, gradients, where a step helps -> memory: key, value, bound -> intervention
+prompt + target -> patching: activations, gradients, where a step helps -> memory: key, value, bound
+-> intervention
 """

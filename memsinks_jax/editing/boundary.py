@@ -1,6 +1,7 @@
 """Sweeps the bound of a memory, and chooses one: how far the memory reaches.
 
-After P positive prompts the model should predict the target, after Q negative ones its old answer. N bounds.
+After P positive prompts the model should predict the target, after Q negative ones its old answer.
+N bounds.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,9 @@ REFINED = 11  # bounds that are added between the neighbours of the best one
 
 
 class Sweep(NamedTuple):
-    """Answers at each bound: int tokens (N, P) and (N, Q); int (Q,) answers to the negative prompts before the edit."""
+    """Answers at each bound: int tokens (N, P) and (N, Q); int (Q,) answers to the negative prompts
+    before the edit.
+    """
 
     bounds: np.ndarray
     positive: np.ndarray
@@ -31,7 +34,9 @@ class Sweep(NamedTuple):
         return (self.positive[:, rows] == self.target).mean(axis=1)
 
     def off_target(self) -> np.ndarray:
-        """Share of negative prompts that are not answered with the target (the article's measure) -> (N,)."""
+        """Share of negative prompts that are not answered with the target (the article's measure)
+        -> (N,).
+        """
         return (self.negative != self.target).mean(axis=1)
 
     def unchanged(self, rows=slice(None)) -> np.ndarray:
@@ -40,9 +45,16 @@ class Sweep(NamedTuple):
 
 
 def sweep(
-    probe: Probe, memory: Memory, target: int, prompts: Prompts, positives: int, bounds: np.ndarray = BOUNDS
+    probe: Probe,
+    memory: Memory,
+    target: int,
+    prompts: Prompts,
+    positives: int,
+    bounds: np.ndarray = BOUNDS,
 ) -> Sweep:
-    """Measures all bounds in one batch. The first `positives` prompts are positive, the others negative."""
+    """Measures all bounds in one batch. The first `positives` prompts are positive, the others
+    negative.
+    """
     before = probe.answers(prompts).tokens[positives:]
     tokens = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
     return Sweep(np.asarray(bounds), tokens[:, :positives], tokens[:, positives:], before, target)
@@ -55,14 +67,17 @@ def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Swe
     between = np.geomspace(low, high, REFINED + 2)[1:-1]
     fine = sweep(probe, memory, rough.target, prompts, rough.positive.shape[1], between)
     order = np.argsort(np.concatenate([rough.bounds, fine.bounds]), kind="stable")
-    joined = [np.concatenate([one, other])[order] for one, other in zip(rough[:3], fine[:3], strict=True)]
+    joined = [
+        np.concatenate([one, other])[order] for one, other in zip(rough[:3], fine[:3], strict=True)
+    ]
     return Sweep(*joined, rough.before, rough.target)
 
 
 def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> float:
     """Chooses the bound with the best mean of `on_target` and `unchanged` over the given prompts.
 
-    Among equally good bounds, takes the middle (in logarithms) of the longest run: it leaves room on both sides.
+    Among equally good bounds, takes the middle (in logarithms) of the longest run: it leaves room
+    on both sides.
     """
     scores = _scores(swept, positive_rows, negative_rows)
     good = np.flatnonzero(scores >= scores.max() - 1e-9)
@@ -75,14 +90,20 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
 def cross_validated(swept: Sweep) -> dict[str, float]:
     """Tests each prompt at the bound that is chosen without its fold.
 
-    Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative prompts, if any}.
-    The first positive prompt, the one to edit, is in every choice. So is a single negative one.
+    Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative
+    prompts, if any}. The first positive prompt, the one to edit, is in every choice. So is a single
+    negative one.
     """
-    positives, negatives = (np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative))
+    positives, negatives = (
+        np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative)
+    )
     found: dict[str, list] = {"on_target": [], "unchanged": [], "off_target": []}
     for fold in range(FOLDS):
         others = negatives[negatives % FOLDS != fold]
-        choosing = positives[(positives % FOLDS != fold) | (positives == 0)], others if len(others) else negatives
+        choosing = (
+            positives[(positives % FOLDS != fold) | (positives == 0)],
+            others if len(others) else negatives,
+        )
         at = np.abs(np.log(swept.bounds / choose_bound(swept, *choosing))).argmin()
         held = slice(fold, None, FOLDS)
         found["on_target"] += (swept.positive[at, held] == swept.target).tolist()
@@ -92,14 +113,18 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits prompts into alternate ones to choose the bound on and to test it on. A few prompts serve for both."""
+    """Splits prompts into alternate ones to choose the bound on and to test it on. A few prompts
+    serve for both.
+    """
     rows = np.arange(count)
     return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
 
 
 def divergence(before: Answers, after: Answers) -> np.ndarray:
     """KL divergence of the next-token distribution after an edit from that before, in nats -> (B,)."""
-    first, second = (log_softmax(answers.logits.astype(np.float64), axis=-1) for answers in (before, after))
+    first, second = (
+        log_softmax(answers.logits.astype(np.float64), axis=-1) for answers in (before, after)
+    )
     return (np.exp(first) * (first - second)).sum(axis=-1)
 
 

@@ -2,8 +2,8 @@
 
     new = a + sum over m of f(x_m) delta_m,   f(x) = exp(-|x / b|^(2 h)),   x_m the distance of a from key m
 
-f(0) = 1 and f(b) = 1/e for every h. At the `mlp` site of a model with sinks, keys and values cover the shared neurons.
-B rows, T positions, M memories, W width of the site.
+f(0) = 1 and f(b) = 1/e for every h. At the `mlp` site of a model with sinks, keys and values cover
+the shared neurons. B rows, T positions, M memories, W width of the site.
 """
 
 import dataclasses
@@ -54,21 +54,33 @@ class Memory:
     height: float = HEIGHT
 
 
-def memory_of(site: str, layer: int, key: np.ndarray, delta: np.ndarray, bound: float, **settings) -> Memory:
-    """Makes a single memory of a key and a value, (W,) each. Raises InputError if the bound is not positive."""
+def memory_of(
+    site: str, layer: int, key: np.ndarray, delta: np.ndarray, bound: float, **settings
+) -> Memory:
+    """Makes a single memory of a key and a value, (W,) each. Raises InputError if the bound is not
+    positive.
+    """
     if not 0 < bound < float("inf"):
         raise InputError(f"the boundary is {bound:g}; it must be over 0")
-    one = (np.asarray(key, np.float32)[None], np.asarray(delta, np.float32)[None], np.float32([bound]))
+    one = (
+        np.asarray(key, np.float32)[None],
+        np.asarray(delta, np.float32)[None],
+        np.float32([bound]),
+    )
     return Memory(*one, np.int32([layer]), site, **settings)
 
 
 def stack(memories: Sequence[Memory]) -> list[Memory]:
-    """Merges memories of the same site and settings into one: each then sees activations before the others act."""
+    """Merges memories of the same site and settings into one: each then sees activations before the
+    others act.
+    """
     groups: dict[tuple, list[Memory]] = {}
     for memory in memories:
         settings = (memory.site, memory.distance, memory.rule, memory.places, memory.height)
         groups.setdefault((*settings, memory.keys.shape[-1]), []).append(memory)
-    return [jax.tree.map(lambda *parts: jnp.concatenate(parts), *group) for group in groups.values()]
+    return [
+        jax.tree.map(lambda *parts: jnp.concatenate(parts), *group) for group in groups.values()
+    ]
 
 
 def bounding(x: jax.Array, bound: jax.Array, height: float) -> jax.Array:
@@ -89,12 +101,16 @@ def distances(kind: str, x_BTW: jax.Array, keys_MW: jax.Array) -> jax.Array:
         return 1 - jnp.minimum(projections_BTM, 1)
     # A zero activation has no angle. It counts as orthogonal.
     norms_BT = jnp.sqrt((x_BTW**2).sum(axis=-1))
-    cosines_BTM = dots_BTM / jnp.maximum(norms_BT[:, :, None] * jnp.sqrt(squares_M), jnp.finfo(jnp.float32).tiny)
+    cosines_BTM = dots_BTM / jnp.maximum(
+        norms_BT[:, :, None] * jnp.sqrt(squares_M), jnp.finfo(jnp.float32).tiny
+    )
     return 0.5 * jnp.abs(1 - projections_BTM) + 0.5 * (1 - cosines_BTM)
 
 
 def strengths(memory: Memory, x_BTW: jax.Array, layer: jax.Array) -> jax.Array:
-    """f of every memory at every activation of a layer -> float32 (B, T, M). Memories of other layers get 0."""
+    """f of every memory at every activation of a layer -> float32 (B, T, M). Memories of other
+    layers get 0.
+    """
     x_BTM = distances(memory.distance, x_BTW.astype(jnp.float32), memory.keys)
     mine_M = memory.layers == layer
     fires_BTM = jnp.where(mine_M, bounding(x_BTM, memory.bounds, memory.height), 0)
@@ -104,7 +120,9 @@ def strengths(memory: Memory, x_BTW: jax.Array, layer: jax.Array) -> jax.Array:
     return fires_BTM
 
 
-def interventions(memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.Array | None) -> dict[str, Callable]:
+def interventions(
+    memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.Array | None
+) -> dict[str, Callable]:
     """Turns memories into interventions for the model.
 
     Args:
@@ -117,7 +135,8 @@ def interventions(memories: Sequence[Memory], real_BT: jax.Array, last_BT: jax.A
     def at(memory: Memory) -> Callable:
         if memory.places == "last" and last_BT is None:
             raise InputError(
-                "a memory of the last position alone is not defined for whole documents; make one with --places=all"
+                "a memory of the last position alone is not defined for whole documents; make "
+                "one with --places=all"
             )
         may_BT = real_BT & last_BT if memory.places == "last" else real_BT
         width = memory.keys.shape[-1]

@@ -1,6 +1,8 @@
-"""Finds where one gradient step makes a prompt answer with the target: patch map, step size, site of the memory.
+"""Finds where one gradient step makes a prompt answer with the target: patch map, step size, site
+of the memory.
 
-A patch adds -step * gradient to the activation at one layer and one token. L layers, T prompt tokens, W width.
+A patch adds -step * gradient to the activation at one layer and one token. L layers, T prompt
+tokens, W width.
 """
 
 from typing import NamedTuple
@@ -12,8 +14,8 @@ from memsinks_jax.editing.memory import Memory, memory_of
 from memsinks_jax.editing.probe import Probe, Trace
 from memsinks_jax.editing.prompts import Prompts
 
-# Steps to try around the ratio of mean activation to mean gradient, in half powers of ten. One of the article's was a
-# tenth of this ratio, the other about equal to it.
+# Steps to try around the ratio of mean activation to mean gradient, in half powers of ten. One of
+# the article's was a tenth of this ratio, the other about equal to it.
 LADDER = 10.0 ** np.arange(-1, 2.01, 0.5)
 ENOUGH_LAYERS = 3  # a step needs successful patches of the last token in this many layers
 
@@ -22,8 +24,9 @@ class PatchMap(NamedTuple):
     """The effect of every single patch.
 
     Attributes:
-      losses: loss of the target in nats, float (L, T). tokens: most likely next token, (L, T). successes: bool (L, T).
-      base_loss, base_token: without a patch. step, site, target: the settings of these patches.
+      losses: loss of the target in nats, float (L, T). tokens: most likely next token, (L, T).
+      successes: bool (L, T). base_loss, base_token: without a patch. step, site, target: the
+      settings of these patches.
     """
 
     losses: np.ndarray
@@ -40,16 +43,24 @@ class PatchMap(NamedTuple):
 
 
 def middle_step(trace: Trace, known: int) -> float:
-    """Ratio of mean activation size to mean gradient size, over all layers and the known tokens of one prompt."""
-    sizes = [np.linalg.norm(x[0, :, :known], axis=-1).mean() for x in (trace.activations, trace.gradients)]
+    """Ratio of mean activation size to mean gradient size, over all layers and the known tokens of
+    one prompt.
+    """
+    sizes = [
+        np.linalg.norm(x[0, :, :known], axis=-1).mean()
+        for x in (trace.activations, trace.gradients)
+    ]
     return float(sizes[0] / max(sizes[1], np.finfo(np.float32).tiny))
 
 
-def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None) -> float:
-    """Chooses the first step of the ladder at which patches of the last token succeed in three layers (or in all).
+def choose_step(
+    probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None
+) -> float:
+    """Chooses the first step of the ladder at which patches of the last token succeed in three
+    layers (or in all).
 
-    If `layer` is given, they must succeed in that layer. If no step does, takes the one that succeeds in most layers,
-    and the smaller one of a tie.
+    If `layer` is given, they must succeed in that layer. If no step does, takes the one that
+    succeeds in most layers, and the smaller one of a tie.
     """
     last = int(prompt.last[0])
     layers_L = np.arange(trace.gradients.shape[1]) if layer is None else np.array([layer])
@@ -57,15 +68,21 @@ def choose_step(probe: Probe, prompt: Prompts, target: int, site: str, trace: Tr
     deltas_SLW = -steps_S[:, None, None] * trace.gradients[0, layers_L, last]
     count = len(steps_S) * len(layers_L)
     answers = probe.patched(
-        prompt, target, site, np.tile(layers_L, len(steps_S)), np.full(count, last),
+        prompt,
+        target,
+        site,
+        np.tile(layers_L, len(steps_S)),
+        np.full(count, last),
         deltas_SLW.reshape(count, -1),
-    )  # fmt: skip
+    )
     successes_S = (answers.tokens == target).reshape(len(steps_S), len(layers_L)).sum(axis=1)
     enough = np.flatnonzero(successes_S >= min(ENOUGH_LAYERS, len(layers_L)))
     return float(steps_S[enough[0] if len(enough) else successes_S.argmax()])
 
 
-def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float) -> PatchMap:
+def patch_map(
+    probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, step: float
+) -> PatchMap:
     """Tries all single patches of one prompt, at every layer and token, in one batch."""
     known, layers = int(prompt.last[0]) + 1, trace.gradients.shape[1]
     places = prompt.cropped().tokens.shape[1]  # one program serves prompts of several lengths
@@ -75,10 +92,16 @@ def patch_map(probe: Probe, prompt: Prompts, target: int, site: str, trace: Trac
         np.append(np.repeat(np.arange(layers), places), -1),
         np.append(np.tile(np.arange(places), layers), 0),
     )
-    deltas_RW = np.concatenate([deltas_LTW.reshape(-1, deltas_LTW.shape[-1]), np.zeros_like(deltas_LTW[0, :1])])
+    deltas_RW = np.concatenate(
+        [deltas_LTW.reshape(-1, deltas_LTW.shape[-1]), np.zeros_like(deltas_LTW[0, :1])]
+    )
     answers = probe.patched(prompt, target, site, layers_R, places_R, deltas_RW)
-    losses_LT, tokens_LT = (x[:-1].reshape(layers, places)[:, :known] for x in (answers.losses, answers.tokens))
-    return PatchMap(losses_LT, tokens_LT, float(answers.losses[-1]), int(answers.tokens[-1]), step, site, target)
+    losses_LT, tokens_LT = (
+        x[:-1].reshape(layers, places)[:, :known] for x in (answers.losses, answers.tokens)
+    )
+    return PatchMap(
+        losses_LT, tokens_LT, float(answers.losses[-1]), int(answers.tokens[-1]), step, site, target
+    )
 
 
 def choose_layer(found: PatchMap) -> int | None:
@@ -87,8 +110,11 @@ def choose_layer(found: PatchMap) -> int | None:
     return int(layers[0]) if len(layers) else None
 
 
-def remember(trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings) -> Memory:
-    """Makes the memory of one prompt. Its key is the last token's activation, its value a step along the gradient.
+def remember(
+    trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings
+) -> Memory:
+    """Makes the memory of one prompt. Its key is the last token's activation, its value a step
+    along the gradient.
 
     Raises:
       InputError: the layer does not exist, or the loss does not depend on the activation there.
@@ -98,5 +124,8 @@ def remember(trace: Trace, prompt: Prompts, site: str, layer: int, step: float, 
         raise InputError(f"there is no layer {layer}; this model has 0 to {layers - 1}")
     key, gradient = trace.activations[0, layer, last], trace.gradients[0, layer, last]
     if not np.any(key) or not np.any(gradient):
-        raise InputError(f"activation or gradient at the {site} of layer {layer} is 0; take another layer or site")
+        raise InputError(
+            f"activation or gradient at the {site} of layer {layer} is 0; take another layer or "
+            "site"
+        )
     return memory_of(site, layer, key, -step * gradient, bound, **settings)

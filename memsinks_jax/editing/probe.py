@@ -1,6 +1,7 @@
 """Probes and edits a model with its sinks dropped. Compiles one program per shape of prompts.
 
-B prompts, T positions, L layers, W width of a site without its sinks, V vocabulary, M memories, N bounds.
+B prompts, T positions, L layers, W width of a site without its sinks, V vocabulary, M memories, N
+bounds.
 """
 
 import copy
@@ -22,14 +23,18 @@ from memsinks_jax.model.losses import logits, token_losses
 
 
 class Trace(NamedTuple):
-    """Activations at a site, and gradients of the target's loss with respect to them: float32 (B, L, T, W) each."""
+    """Activations at a site, and gradients of the target's loss with respect to them: float32 (B,
+    L, T, W) each.
+    """
 
     activations: np.ndarray
     gradients: np.ndarray
 
 
 class Answers(NamedTuple):
-    """Predictions after prompts: most likely token int32 (B,), loss of a target in nats (B,), all logits (B, V)."""
+    """Predictions after prompts: most likely token int32 (B,), loss of a target in nats (B,), all
+    logits (B, V).
+    """
 
     tokens: np.ndarray
     losses: np.ndarray
@@ -45,7 +50,8 @@ class Probe:
         if sinks.partitions(config)["attention"].sinks:
             # A memory at the sinks could write to outputs that the exported model does not have.
             raise InputError(
-                "a model with sinks in attention cannot be edited; export it with --sinks=drop and edit that"
+                "a model with sinks in attention cannot be edited; export it with --sinks=drop "
+                "and edit that"
             )
         self._gates = sinks.interventions(config, "drop", None, config.seed, None)
         self._answer = placement.jit(self._answer_with)
@@ -53,24 +59,38 @@ class Probe:
         self._distances = placement.jit(self._distances_from)
         self._patch = placement.jit(self._patch_at, static_argnames="site")
         self._text_losses = placement.jit(self._text_losses_with)
-        self._gradient = placement.jit(jax.grad(lambda *given: self._answer_with(*given, ())[1].sum()))
+        self._gradient = placement.jit(
+            jax.grad(lambda *given: self._answer_with(*given, ())[1].sum())
+        )
         self._write = placement.jit(self._write_with, static_argnames="count")
-        self._over_bounds = placement.jit(jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0)))
+        self._over_bounds = placement.jit(
+            jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0))
+        )
 
     def width(self, site: str) -> int:
         """Width W of a site."""
         return self.config.model.attention_width if site == "attention" else self.parts.shared
 
-    def answers(self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()) -> Answers:
+    def answers(
+        self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()
+    ) -> Answers:
         """Predicts after every prompt. Losses are of `target`: one token for all prompts, or (B,)."""
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
-        return Answers(*map(np.asarray, self._answer(self.params, prompts, target_B, tuple(memories))))
+        return Answers(
+            *map(np.asarray, self._answer(self.params, prompts, target_B, tuple(memories)))
+        )
 
-    def answers_over_bounds(self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray) -> Answers:
-        """As `answers`, once for every bound, which applies to all memories -> (N, B), (N, B), (N, B, V)."""
+    def answers_over_bounds(
+        self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray
+    ) -> Answers:
+        """As `answers`, once for every bound, which applies to all memories -> (N, B), (N, B), (N,
+        B, V).
+        """
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
         bounds_NM = np.repeat(np.float32(bounds)[:, None], len(memory.bounds), axis=1)
-        return Answers(*map(np.asarray, self._over_bounds(self.params, prompts, target_B, memory, bounds_NM)))
+        return Answers(
+            *map(np.asarray, self._over_bounds(self.params, prompts, target_B, memory, bounds_NM))
+        )
 
     def write(self, prompts: Prompts, count: int, memories: Sequence[Memory] = ()) -> np.ndarray:
         """Generates `count` tokens greedily after each prompt -> int32 (B, count).
@@ -80,13 +100,21 @@ class Probe:
         assert prompts.last.max() + count <= prompts.tokens.shape[1]
         return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
 
-    def text_losses(self, prompts: Prompts, memories: Sequence[Memory] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Summed loss in nats over each text's tokens after the first, and the number of these tokens -> (B,), (B,)."""
+    def text_losses(
+        self, prompts: Prompts, memories: Sequence[Memory] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Summed loss in nats over each text's tokens after the first, and the number of these
+        tokens -> (B,), (B,).
+        """
         return tuple(map(np.asarray, self._text_losses(self.params, prompts, tuple(memories))))
 
     def gradient(self, prompts: Prompts, target: int) -> dict:
-        """Gradient of the target's loss, summed over prompts, with respect to all parameters: a tree like theirs."""
-        return self._gradient(self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape))
+        """Gradient of the target's loss, summed over prompts, with respect to all parameters: a
+        tree like theirs.
+        """
+        return self._gradient(
+            self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape)
+        )
 
     def with_params(self, params: dict) -> "Probe":
         """The same model with other parameters. Does not compile again."""
@@ -95,75 +123,117 @@ class Probe:
         return other
 
     def trace(self, prompts: Prompts, target: int | np.ndarray, site: str) -> Trace:
-        """Activations and gradients at a site, at all layers and positions, from one forward and backward pass.
+        """Activations and gradients at a site, at all layers and positions, from one forward and
+        backward pass.
 
-        The gradients are of the target's negative log-probability after the last position, summed over prompts.
+        The gradients are of the target's negative log-probability after the last position, summed
+        over prompts.
         """
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
-        return Trace(*(np.asarray(x).swapaxes(0, 1) for x in self._trace(self.params, prompts, target_B, site=site)))
+        return Trace(
+            *(
+                np.asarray(x).swapaxes(0, 1)
+                for x in self._trace(self.params, prompts, target_B, site=site)
+            )
+        )
 
     def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
-        """Applies R patches to one prompt in one batch: patch r adds deltas[r], (W,), at layers[r] and places[r]."""
-        rows = prompt.cropped().take(np.zeros(len(layers), int))  # positions after the last one do not matter
+        """Applies R patches to one prompt in one batch: patch r adds deltas[r], (W,), at layers[r]
+        and places[r].
+        """
+        # positions after the last one do not matter
+        rows = prompt.cropped().take(np.zeros(len(layers), int))
         target_R = np.full(len(layers), target, np.int32)
         patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
-        return Answers(*map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site)))
+        return Answers(
+            *map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site))
+        )
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
-        """Distance of every position from every key, before any memory acts -> (B, T, M); infinite at padding."""
+        """Distance of every position from every key, before any memory acts -> (B, T, M); infinite
+        at padding.
+        """
         return np.asarray(self._distances(self.params, prompts, memory))
 
     def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:
         """Next-token logits after each prompt, (B, V)."""
         rows = jnp.arange(prompts.tokens.shape[0])
-        return self._apply(params, prompts, changes, lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV))
+        return self._apply(
+            params,
+            prompts,
+            changes,
+            lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV),
+        )
 
     def _apply(self, params: dict, prompts: Prompts, changes: dict, read_out) -> jax.Array:
         return self._model(
-            params, prompts.tokens, prompts.segments, prompts.positions, compose(self._gates, changes),
+            params,
+            prompts.tokens,
+            prompts.segments,
+            prompts.positions,
+            compose(self._gates, changes),
             read_out=read_out,
-        )  # fmt: skip
-
-    def _answer_with(self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]) -> tuple:
-        last_BT = prompts.positions == prompts.last[:, None]
-        return _outcome(
-            self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)), target_B
         )
 
-    def _write_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int) -> jax.Array:
+    def _answer_with(
+        self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]
+    ) -> tuple:
+        last_BT = prompts.positions == prompts.last[:, None]
+        return _outcome(
+            self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)),
+            target_B,
+        )
+
+    def _write_with(
+        self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int
+    ) -> jax.Array:
         rows = jnp.arange(prompts.tokens.shape[0])
 
         def write_one(written: Prompts, _) -> tuple[Prompts, jax.Array]:
             tokens_B = self._answer_with(params, written, jnp.zeros_like(written.last), memories)[0]
             place_B = written.last + 1
             return Prompts(
-                written.tokens.at[rows, place_B].set(tokens_B), written.segments.at[rows, place_B].set(1),
-                written.positions, place_B,
-            ), tokens_B  # fmt: skip
+                written.tokens.at[rows, place_B].set(tokens_B),
+                written.segments.at[rows, place_B].set(1),
+                written.positions,
+                place_B,
+            ), tokens_B
 
         return jax.lax.scan(write_one, Prompts(*map(jnp.asarray, prompts)), length=count)[1].T
 
-    def _text_losses_with(self, params: dict, prompts: Prompts, memories: tuple[Memory, ...]) -> tuple:
+    def _text_losses_with(
+        self, params: dict, prompts: Prompts, memories: tuple[Memory, ...]
+    ) -> tuple:
         changes = interventions(memories, prompts.segments > 0, None)
         targets_BT = jnp.roll(prompts.tokens, -1, axis=1)
         weights_BT = (prompts.positions < prompts.last[:, None]).astype(jnp.float32)
 
         def of_tokens(x_BTD, head_DV):
-            return token_losses(x_BTD, head_DV, targets_BT=targets_BT, weights_BT=weights_BT, chunks=1)
+            return token_losses(
+                x_BTD, head_DV, targets_BT=targets_BT, weights_BT=weights_BT, chunks=1
+            )
 
         losses_BT = self._apply(params, prompts, changes, of_tokens)
         return losses_BT.sum(axis=1), weights_BT.sum(axis=1)
 
-    def _answer_at_bound(self, params, prompts: Prompts, target_B, memory: Memory, bounds_M) -> tuple:
-        return self._answer_with(params, prompts, target_B, (dataclasses.replace(memory, bounds=bounds_M),))
+    def _answer_at_bound(
+        self, params, prompts: Prompts, target_B, memory: Memory, bounds_M
+    ) -> tuple:
+        return self._answer_with(
+            params, prompts, target_B, (dataclasses.replace(memory, bounds=bounds_M),)
+        )
 
-    def _trace_at(self, params: dict, prompts: Prompts, target_B, site: str) -> tuple[jax.Array, jax.Array]:
+    def _trace_at(
+        self, params: dict, prompts: Prompts, target_B, site: str
+    ) -> tuple[jax.Array, jax.Array]:
         width = self.width(site)
         nothing = jnp.zeros((self.config.model.layers, *prompts.tokens.shape, width))
 
         def loss(shift_LBTW, record_LBTW):
             def record(x_BTW, layer):
-                seen = recorded(x_BTW[..., :width], record_LBTW[layer]) + shift_LBTW[layer].astype(x_BTW.dtype)
+                seen = recorded(x_BTW[..., :width], record_LBTW[layer]) + shift_LBTW[layer].astype(
+                    x_BTW.dtype
+                )
                 return jnp.concatenate([seen, x_BTW[..., width:]], axis=-1)
 
             return _outcome(self._forward(params, prompts, {site: record}), target_B)[1].sum()
@@ -173,12 +243,18 @@ class Probe:
 
     def _distances_from(self, params: dict, prompts: Prompts, memory: Memory) -> jax.Array:
         # Records them through a trace: an intervention can only return what it changes.
-        activations_LBTW, _ = self._trace_at(params, prompts, jnp.zeros_like(prompts.last), memory.site)
-        x_LBTM = jax.vmap(distances, in_axes=(None, 0, None))(memory.distance, activations_LBTW, memory.keys)
+        activations_LBTW, _ = self._trace_at(
+            params, prompts, jnp.zeros_like(prompts.last), memory.site
+        )
+        x_LBTM = jax.vmap(distances, in_axes=(None, 0, None))(
+            memory.distance, activations_LBTW, memory.keys
+        )
         x_BTM = jnp.moveaxis(x_LBTM, 0, -1)[..., jnp.arange(len(memory.layers)), memory.layers]
         return jnp.where(prompts.segments[:, :, None] > 0, x_BTM, jnp.inf)
 
-    def _patch_at(self, params: dict, rows: Prompts, target_R, layers_R, places_R, deltas_RW, site: str) -> tuple:
+    def _patch_at(
+        self, params: dict, rows: Prompts, target_R, layers_R, places_R, deltas_RW, site: str
+    ) -> tuple:
         here_RT = rows.positions == places_R[:, None]
 
         def patch(x_RTW, layer):

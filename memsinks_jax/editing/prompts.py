@@ -9,7 +9,9 @@ from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 
 
 class Prompts(NamedTuple):
-    """int32 (B, T) arrays, and `last`, int32 (B,): the position that predicts the next token. Padding has segment 0."""
+    """int32 (B, T) arrays, and `last`, int32 (B,): the position that predicts the next token.
+    Padding has segment 0.
+    """
 
     tokens: np.ndarray
     segments: np.ndarray
@@ -27,15 +29,22 @@ class Prompts(NamedTuple):
 
 
 def encode(
-    tokenizer: AnyTokenizer, texts: list[str], context: int, opening: bool = True, room: int = 0, multiple: int = 4
+    tokenizer: AnyTokenizer,
+    texts: list[str],
+    context: int,
+    opening: bool = True,
+    room: int = 0,
+    multiple: int = 4,
 ) -> Prompts:
     """Encodes texts as rows.
 
     Args:
       context: upper limit of T.
-      opening: start every prompt as documents start in training, with the tokenizer's `begin_of_text`.
+      opening: start every prompt as documents start in training, with the tokenizer's
+      `begin_of_text`.
       room: positions to leave free after the longest prompt.
-      multiple: round T up to a multiple of this. Larger values compile fewer programs for prompts of different lengths.
+      multiple: round T up to a multiple of this. Larger values compile fewer programs for prompts
+      of different lengths.
     Raises:
       InputError: there are no texts, or one is empty or does not fit.
     """
@@ -49,7 +58,8 @@ def encode(
         rows.append(np.concatenate([[tokenizer.begin_of_text], tokens]) if opening else tokens)
         if len(rows[-1]) + room > context:
             raise InputError(
-                f"the prompt {text!r:.60} has {len(rows[-1])} tokens and {room} are to follow, but the context is "
+                f"the prompt {text!r:.60} has {len(rows[-1])} tokens and {room} are to follow, "
+                "but the context is "
                 f"{context}; shorten it"
             )
     longest = max(map(len, rows)) + room
@@ -59,7 +69,9 @@ def encode(
     for place, row in zip(tokens_BT, rows, strict=True):
         place[: len(row)] = row
     places_BT = np.broadcast_to(np.arange(length, dtype=np.int32), tokens_BT.shape)
-    return Prompts(tokens_BT, (places_BT < known_B[:, None]).astype(np.int32), places_BT, known_B - 1)
+    return Prompts(
+        tokens_BT, (places_BT < known_B[:, None]).astype(np.int32), places_BT, known_B - 1
+    )
 
 
 def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
@@ -73,9 +85,12 @@ def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
     before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + target)
     if not np.array_equal(whole[: len(before)], before):
         raise InputError(
-            f"the tokens of {prompt!r} change when {target!r} follows; begin the target with a space, or where a word begins"
+            f"the tokens of {prompt!r} change when {target!r} follows; begin the target with a "
+            "space, or where a word begins"
         )
     added = whole[len(before) :]
     if tokenizer.decode(whole) != prompt + target or not len(added):
-        raise InputError(f"the target {target!r} is not in the vocabulary of this model; give another")
+        raise InputError(
+            f"the target {target!r} is not in the vocabulary of this model; give another"
+        )
     return int(added[0])

@@ -29,19 +29,28 @@ _MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
 
 
 def rows_at_once(
-    config: Config, mesh: Mesh | None = None, most: int = BATCH_SIZE, chunks: int | None = None, length: int = 0
+    config: Config,
+    mesh: Mesh | None = None,
+    most: int = BATCH_SIZE,
+    chunks: int | None = None,
+    length: int = 0,
 ) -> int:
-    """The number of rows per forward pass, a multiple of the parts into which the mesh splits the batch.
+    """The number of rows per forward pass, a multiple of the parts into which the mesh splits the
+    batch.
 
-    About `most`, but at most a training microbatch, and at most as many as a device has room for their logits.
+    About `most`, but at most a training microbatch, and at most as many as a device has room for
+    their logits.
 
     Args:
-      chunks: parts of the vocabulary, computed one at a time; by default config.compute.loss_chunks.
+      chunks: parts of the vocabulary, computed one at a time; by default
+      config.compute.loss_chunks.
       length: of the rows; by default config.data.row_length.
     """
     parts, length = _parts(mesh), length or config.data.row_length
     microbatch = config.training.batch_size // config.compute.accumulate
-    logits = length * math.ceil(config.data.vocabulary_size / (chunks or config.compute.loss_chunks))
+    logits = length * math.ceil(
+        config.data.vocabulary_size / (chunks or config.compute.loss_chunks)
+    )
     return max(min(math.ceil(min(most, microbatch) / parts), _MOST_LOGITS // logits), 1) * parts
 
 
@@ -50,30 +59,41 @@ def _parts(mesh: Mesh | None) -> int:
 
 
 def padded(size: int, most: int) -> int:
-    """The length of a row for so many targets: a power of two, so that few programs are compiled, and at most `most`."""
+    """The length of a row for so many targets: a power of two, so that few programs are compiled,
+    and at most `most`.
+    """
     return min(max(_SHORTEST, 1 << (size - 1).bit_length()), most)
 
 
 def document_batches(
-    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, end_of_text: int, batch_size: int = BATCH_SIZE,
-    whole: bool = False, opened: np.ndarray | None = None, begin_of_text: int | None = None,
-    answers: Answers = None, around: Around = None, contexts: Contexts | None = None,
-) -> list[dict]:  # fmt: skip
+    tokens: Sequence[np.ndarray],
+    identities: np.ndarray,
+    row_length: int,
+    end_of_text: int,
+    batch_size: int = BATCH_SIZE,
+    whole: bool = False,
+    opened: np.ndarray | None = None,
+    begin_of_text: int | None = None,
+    answers: Answers = None,
+    around: Around = None,
+    contexts: Contexts | None = None,
+) -> list[dict]:
     """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
 
     Args:
       tokens: int32 (tokens,) of each document.
       identities: uint32 (documents, 2).
       end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
-      whole: a document longer than a row takes several rows, and each of its tokens is scored once; else it is
-        truncated.
+      whole: a document longer than a row takes several rows, and each of its tokens is scored once;
+        else it is truncated.
       answers: of each document, see `Table.answers`; None: all tokens of all documents count.
-      opened: bool (documents,), which documents' own sinks are on in the mode own, see `data.opened`; None: nobody's.
+      opened: bool (documents,), which documents' own sinks are on in the mode own, see
+      `data.opened`; None: nobody's.
       around: what opens and closes each document, see `Table.around`; None: the tokenizer's tokens.
       contexts: of the model, if its sinks are by context.
     Returns:
-      Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's document, 0 for filling
-      rows, and `opened` (batch, 1).
+      Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's
+      document, 0 for filling rows, and `opened` (batch, 1).
     """
     special = (end_of_text, begin_of_text)
     about = (tokens, identities, row_length, whole, opened, special, answers, around, contexts)
@@ -82,16 +102,34 @@ def document_batches(
 
 
 def batches_by_length(
-    config: Config, mesh: Mesh | None, tokens: Sequence[np.ndarray], identities: np.ndarray, tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None, answers: Answers = None, around: Around = None, contexts: Contexts | None = None,
-) -> list[dict]:  # fmt: skip
-    """The same, in rows that are no longer than their documents need: each batch has one length of `padded`.
+    config: Config,
+    mesh: Mesh | None,
+    tokens: Sequence[np.ndarray],
+    identities: np.ndarray,
+    tokenizer: AnyTokenizer,
+    opened: np.ndarray | None = None,
+    answers: Answers = None,
+    around: Around = None,
+    contexts: Contexts | None = None,
+) -> list[dict]:
+    """The same, in rows that are no longer than their documents need: each batch has one length of
+    `padded`.
 
     Batches are as large as `rows_at_once`, or smaller if there are few documents of a length.
     """
     length, parts, found = config.data.row_length, _parts(mesh), []
     special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (tokens, identities, length, reads_whole(config.data), opened, special, answers, around, contexts)
+    about = (
+        tokens,
+        identities,
+        length,
+        reads_whole(config.data),
+        opened,
+        special,
+        answers,
+        around,
+        contexts,
+    )
     made = _rows(*about, lambda size: padded(size, length))
     for length, rows in sorted(made.items()):
         needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
@@ -100,17 +138,27 @@ def batches_by_length(
 
 
 def _rows(
-    tokens: Sequence[np.ndarray], identities: np.ndarray, row_length: int, whole: bool, opened: np.ndarray | None,
-    special: tuple[int, int | None], answers: Answers, around: Around, contexts: Contexts | None,
+    tokens: Sequence[np.ndarray],
+    identities: np.ndarray,
+    row_length: int,
+    whole: bool,
+    opened: np.ndarray | None,
+    special: tuple[int, int | None],
+    answers: Answers,
+    around: Around,
+    contexts: Contexts | None,
     length_for: Callable[[int], int],
-) -> dict[int, list[dict]]:  # fmt: skip
+) -> dict[int, list[dict]]:
     """{length: rows of it}, each length in the order of the documents."""
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
     answers, around = answers or [None] * len(tokens), around or [None] * len(tokens)
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):
             length = length_for(stop - start)
-            piece, own = Piece(document, start, stop, answers[place], around[place]), opened[place : place + 1]
+            piece, own = (
+                Piece(document, start, stop, answers[place], around[place]),
+                opened[place : place + 1],
+            )
             row = row_of([piece], identity[None], length, *special, contexts=contexts, opened=own)
             row["document"] = np.int32(place)
             found.setdefault(length, []).append(row)
@@ -146,18 +194,21 @@ class DocumentLoss:
         platform: str | None = None,
     ):
         self._seed, self._put, self._fetch, self._poll = np.uint32(config.seed), put, fetch, poll
-        self._compiled = _compiled(dataclasses.replace(config, seed=0), change, platform)  # the seed is an argument
+        # the seed is an argument
+        self._compiled = _compiled(dataclasses.replace(config, seed=0), change, platform)
 
     def lower(self, params: dict, batch: dict, mode: str) -> jax.stages.Lowered:
         """The lowered program for a batch, which may be shapes with shardings."""
         with placement.on_mesh_of(params):
             return self._compiled.lower(params, batch, self._seed, mode=mode)
 
-    def __call__(self, params: dict, batches: list[dict], mode: str) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self, params: dict, batches: list[dict], mode: str
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Batches of `document_batches` -> (nats, tokens), float64 (documents,) each.
 
-        `[i]` belongs to document i; both are 0 for one of which nothing counts. The mean loss of a set
-        is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
+        `[i]` belongs to document i; both are 0 for one of which nothing counts. The mean loss of a
+        set is nats.sum() / tokens.sum(): a token counts the same in a long and in a short document.
         """
         dispatched, fetched = collections.deque(), []
         for batch in batches:
@@ -165,12 +216,15 @@ class DocumentLoss:
             host_memory.bound_freed_memory()
             with placement.on_mesh_of(params):
                 dispatched.append(self._compiled(params, self._put(batch), self._seed, mode=mode))
-            # Dispatch some batches ahead, so that the device never waits; not all, so that a stop request is answered soon.
+            # Dispatch some batches ahead, so that the device never waits; not all, so that a stop
+            # request is answered soon.
             if len(dispatched) > _AHEAD:
                 fetched.append(jax.tree.map(self._fetch, dispatched.popleft()))
         fetched += [jax.tree.map(self._fetch, result) for result in dispatched]
         documents = np.concatenate([batch["document"] for batch in batches])
-        nats, tokens = (np.bincount(documents, np.concatenate([f[i] for f in fetched])) for i in range(2))
+        nats, tokens = (
+            np.bincount(documents, np.concatenate([f[i] for f in fetched])) for i in range(2)
+        )
         return nats, tokens
 
 
@@ -181,11 +235,23 @@ def _compiled(config: Config, change: Change, platform: str | None) -> jax.stage
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
         segments_BT = batch["segments"]
-        interventions = compose(sinks.of_batch(config, mode, batch, seed), change(segments_BT > 0, None))
-        read_out = functools.partial(
-            token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
+        interventions = compose(
+            sinks.of_batch(config, mode, batch, seed), change(segments_BT > 0, None)
         )
-        losses_BT = model(params, batch["inputs"], segments_BT, batch["positions"], interventions, read_out=read_out)
+        read_out = functools.partial(
+            token_losses,
+            targets_BT=batch["targets"],
+            weights_BT=batch["weights"],
+            chunks=config.compute.loss_chunks,
+        )
+        losses_BT = model(
+            params,
+            batch["inputs"],
+            segments_BT,
+            batch["positions"],
+            interventions,
+            read_out=read_out,
+        )
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
     return jax.jit(sums, static_argnames="mode")

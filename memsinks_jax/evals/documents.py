@@ -15,17 +15,23 @@ class Documents(NamedTuple):
 
     tokens: list[np.ndarray]  # int32 (tokens,), without end of text
     identities: np.ndarray  # uint32 (documents, 2)
-    encounters: np.ndarray | None = None  # int64 (documents,): how often an epoch has each; None: not known
-    opened: np.ndarray | None = None  # bool (documents,): whose own sinks are on; None: as the model knows
-    answers: list[np.ndarray | None] | None = None  # what counts of each, see `Table.answers`; None: all of all
-    around: list[tuple[int, int] | None] | None = None  # what opens and closes each, see `Table.around`
+    # int64 (documents,): how often an epoch has each; None: not known
+    encounters: np.ndarray | None = None
+    # bool (documents,): whose own sinks are on; None: as the model knows
+    opened: np.ndarray | None = None
+    # what counts of each, see `Table.answers`; None: all of all
+    answers: list[np.ndarray | None] | None = None
+    # what opens and closes each, see `Table.around`
+    around: list[tuple[int, int] | None] | None = None
 
     def chosen(self, which: np.ndarray) -> "Documents":
         """The documents at some indices, or by a bool for each."""
         indices = np.arange(len(self.tokens))[which]
         rest = (None if each is None else each[indices] for each in self[2:4])
         listed = (each and [each[i] for i in indices] for each in self[4:])
-        return Documents([self.tokens[i] for i in indices], self.identities[indices], *rest, *listed)
+        return Documents(
+            [self.tokens[i] for i in indices], self.identities[indices], *rest, *listed
+        )
 
     def counted(self) -> list[np.ndarray]:
         """Which tokens of each count in the loss -> bool (tokens,), without end of text."""
@@ -36,7 +42,9 @@ class Documents(NamedTuple):
         ]
 
     def measurable(self, row_length: int) -> np.ndarray:
-        """Of which anything counts within a row: not those whose prompts fill it -> bool (documents,)."""
+        """Of which anything counts within a row: not those whose prompts fill it -> bool
+        (documents,).
+        """
         return answering(self.answers or [None] * len(self.tokens), row_length)
 
     @property
@@ -59,4 +67,6 @@ class Documents(NamedTuple):
         length = config.data.row_length
         about = (self.tokens, self.identities, length, tokenizer.end_of_text, size)
         more = {"answers": self.answers, "around": self.around, "contexts": run.contexts}
-        return document_batches(*about, opened=self.opened_in(run), begin_of_text=tokenizer.begin_of_text, **more)
+        return document_batches(
+            *about, opened=self.opened_in(run), begin_of_text=tokenizer.begin_of_text, **more
+        )

@@ -1,4 +1,6 @@
-"""The paper's two losses: on held-out and on repeated documents, with the sinks dropped (sections 3.1 and 5)."""
+"""The paper's two losses: on held-out and on repeated documents, with the sinks dropped (sections
+3.1 and 5).
+"""
 
 from collections.abc import Iterator
 
@@ -11,12 +13,19 @@ from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.packing import reads_whole
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss, document_batches, mean_loss, rows_at_once
+from memsinks_jax.evals.document_loss import (
+    BATCH_SIZE,
+    DocumentLoss,
+    document_batches,
+    mean_loss,
+    rows_at_once,
+)
 
 
 def batch_size(config: Config, mesh: Mesh) -> int:
     """Rows of a batch of `Memorization` while a run trains."""
-    # Documents that appear in every N-th batch are few, and measured often, so avoid rows of weight 0.
+    # Documents that appear in every N-th batch are few, and measured often, so avoid rows of weight
+    # 0.
     most = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
     return rows_at_once(config, mesh, most)
 
@@ -34,7 +43,9 @@ class Memorization:
       truncated_share                   of the training tokens, if rows truncate documents
     """
 
-    def __init__(self, corpus: Corpus, loss: DocumentLoss, opened: Opened, batch_size: int = BATCH_SIZE):
+    def __init__(
+        self, corpus: Corpus, loss: DocumentLoss, opened: Opened, batch_size: int = BATCH_SIZE
+    ):
         self._loss, config = loss, corpus.config
         self._batches = batches_by_role(corpus, opened, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out)
@@ -57,13 +68,20 @@ class Memorization:
     def _losses(self, params: dict, name: str) -> Iterator[tuple[str, float]]:
         for mode, suffix in (("drop", ""), ("own", "_own")) if self._has_own else (("drop", ""),):
             if name in self._batches:
-                yield f"{name}_loss{suffix}", mean_loss(self._loss, params, self._batches[name], mode)
+                yield (
+                    f"{name}_loss{suffix}",
+                    mean_loss(self._loss, params, self._batches[name], mode),
+                )
 
 
-def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE) -> dict[str, list[dict]]:
-    """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that carry a canary, whose tokens
-    alone are targets). Leaves out roles without documents. If the files themselves repeat documents, which may be many,
-    it takes as many as are held out, or as usually are if none is."""
+def batches_by_role(
+    corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
+) -> dict[str, list[dict]]:
+    """Batches of the run's documents: "held_out", "repeated", "canary" (the repeated ones that
+    carry a canary, whose tokens alone are targets). Leaves out roles without documents. If the
+    files themselves repeat documents, which may be many, it takes as many as are held out, or as
+    usually are if none is.
+    """
     config, repeated = corpus.config, corpus.mixture.repeated
     most = config.data.held_out_documents or DataConfig().held_out_documents
     roles = {
@@ -74,13 +92,21 @@ def batches_by_role(corpus: Corpus, opened: Opened, batch_size: int = BATCH_SIZE
     roles = {role: corpus.answering(indices) for role, indices in roles.items()}
     batches = {
         role: document_batches(
-            [corpus.tokens(i) for i in indices], corpus.identities(indices), config.data.row_length,
-            corpus.tokenizer.end_of_text, batch_size, reads_whole(config.data),
-            opened(corpus.identities(indices)), corpus.tokenizer.begin_of_text, corpus.answers(indices),
-            corpus.around(indices), corpus.contexts,
+            [corpus.tokens(i) for i in indices],
+            corpus.identities(indices),
+            config.data.row_length,
+            corpus.tokenizer.end_of_text,
+            batch_size,
+            reads_whole(config.data),
+            opened(corpus.identities(indices)),
+            corpus.tokenizer.begin_of_text,
+            corpus.answers(indices),
+            corpus.around(indices),
+            corpus.contexts,
         )
-        for role, indices in roles.items() if len(indices)
-    }  # fmt: skip
+        for role, indices in roles.items()
+        if len(indices)
+    }
     if "canary" in batches:
         _weigh_canaries_alone(corpus, batches["canary"])
     return batches

@@ -1,4 +1,6 @@
-"""Removes texts from a model with sinks by context: the rows of contexts that stand in these texts, and in no other."""
+"""Removes texts from a model with sinks by context: the rows of contexts that stand in these texts,
+and in no other.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -30,24 +32,33 @@ def removed(run: Trained, found: Found, shared: bool) -> dict[str, np.ndarray]:
     """The rows to remove -> {CONTEXTS: bool (M,)}.
 
     Args:
-      shared: also those of contexts that stand in other texts. A text that is given itself goes wherever it stands.
+      shared: also those of contexts that stand in other texts. A text that is given itself goes
+      wherever it stands.
     Raises:
       InputError: there are none; what other texts hold is not known.
     """
     rows, what = rows_in(run, found.texts()), in_words(len(found.identities), found.noun)
     if not rows.any():
-        raise InputError(f"no context of {what} has a sink: nothing of it was repeated, or it is removed already")
+        raise InputError(
+            f"no context of {what} has a sink: nothing of it was repeated, or it is removed already"
+        )
     if not shared and found.noun != "text":
         if found.others is None:
             raise InputError(
-                "which of these contexts stand in other texts too is known with the corpus of the run alone; give the "
+                "which of these contexts stand in other texts too is known with the corpus of "
+                "the run alone; give the "
                 "run, or --shared to remove what others share"
             )
         rows &= ~rows_in(run, found.others())
     if not rows.any():
-        raise InputError(f"all contexts of {what} stand in other texts too, which keep them; --shared removes them")
+        raise InputError(
+            f"all contexts of {what} stand in other texts too, which keep them; --shared removes "
+            "them"
+        )
     if rows[: len(run.contexts)].all():
-        raise InputError(f"to remove {what} takes all sinks; to drop them all: memsinks_jax.export --sinks=drop")
+        raise InputError(
+            f"to remove {what} takes all sinks; to drop them all: memsinks_jax.export --sinks=drop"
+        )
     return {CONTEXTS: rows}
 
 
@@ -63,19 +74,25 @@ def without(params: dict, rows: dict[str, np.ndarray]) -> dict:
 
 
 def left(run: Trained, rows: dict[str, np.ndarray]) -> Trained:
-    """The model without these rows, and without their keys, so that it does not show that a text was there."""
+    """The model without these rows, and without their keys, so that it does not show that a text
+    was there.
+    """
     known = np.arange(len(run.contexts))
     known = known[~rows[CONTEXTS][known]]
     config = with_fields(run.config, {"contexts.rows": len(known)})
-    contexts = Contexts(np.asarray(run.contexts.keys)[known], run.contexts.length, run.contexts.letters)
+    contexts = Contexts(
+        np.asarray(run.contexts.keys)[known], run.contexts.length, run.contexts.letters
+    )
     params = run.params | {CONTEXTS: np.asarray(run.params[CONTEXTS])[known]}
     return dataclasses.replace(run, config=config, params=params, contexts=contexts)
 
 
 def placebos(run: Trained, found: Found) -> dict[str, list[dict[str, np.ndarray]]]:
-    """Up to PLACEBOS removals of as many other documents -> {name of receipt.PLACEBOS: [rows, as of `removed`]}.
+    """Up to PLACEBOS removals of as many other documents -> {name of receipt.PLACEBOS: [rows, as of
+    `removed`]}.
 
-    All of their rows go, also those that the removed documents share: without these no placebo could do anything.
+    All of their rows go, also those that the removed documents share: without these no placebo
+    could do anything.
     """
     others, count = found.sets.get("others"), len(found.sets["target"].tokens)
     if others is None:

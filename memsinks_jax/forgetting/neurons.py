@@ -1,7 +1,9 @@
-"""Removes single documents after training: which sinks to remove, and the effect on these documents and on others.
+"""Removes single documents after training: which sinks to remove, and the effect on these documents
+and on others.
 
-The sinks of a document are those that its id has on. They are shared: about active_fraction of all documents use each one.
-Removing one document therefore also takes something from others, and this is measured. F neurons, L layers.
+The sinks of a document are those that its id has on. They are shared: about active_fraction of all
+documents use each one. Removing one document therefore also takes something from others, and this
+is measured. F neurons, L layers.
 """
 
 import dataclasses
@@ -22,13 +24,20 @@ RESAMPLES = 2000  # resamplings of the documents, for intervals
 
 # A neuron's own parameters, by site: (parameter, the axis of the neurons).
 _OWN = {
-    "mlp": (("down_kernel", 1), ("up_kernel", 2), ("up_bias", 1), ("gate_kernel", 2), ("gate_bias", 1)),
+    "mlp": (
+        ("down_kernel", 1),
+        ("up_kernel", 2),
+        ("up_bias", 1),
+        ("gate_kernel", 2),
+        ("gate_bias", 1),
+    ),
     "attention": (("attention_output_kernel", 1), ("value_kernel", 2), ("value_bias", 1)),
 }
 
 
 def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
-    """The sinks that any of the documents has on, at every site that has sinks -> {site: bool (L, F)}.
+    """The sinks that any of the documents has on, at every site that has sinks -> {site: bool (L,
+    F)}.
 
     Args:
       identities: uint32 (documents, 2).
@@ -36,30 +45,40 @@ def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
     return {site: users_LF > 0 for site, users_LF in _users(config, identities).items()}
 
 
-def spared(config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int) -> dict[str, np.ndarray]:
-    """The neurons to remove, except those that more than `most` of the `others`, uint32 (documents, 2), have on."""
+def spared(
+    config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int
+) -> dict[str, np.ndarray]:
+    """The neurons to remove, except those that more than `most` of the `others`, uint32 (documents,
+    2), have on.
+    """
     users = _users(config, others)
     return {site: removed_LF & (users[site] <= most) for site, removed_LF in removed.items()}
 
 
 def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
-    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; 0 for shared neurons."""
+    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; 0 for shared
+    neurons.
+    """
     found = {}
     for site, parts in _with_sinks(config):
-        masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site)
+        masks = sinks.document_masks(
+            identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site
+        )
         found[site] = np.zeros((config.model.layers, sum(parts)), int)
         found[site][:, parts.shared :] = np.asarray(masks).sum(axis=1)  # (1 or L, M)
     return found
 
 
 def unused_ids(config: Config, count: int) -> np.ndarray:
-    """Ids that no document has -> uint32 (count, 2). Removing their sinks is a placebo: the effect of a removal is what
-    goes beyond it."""
+    """Ids that no document has -> uint32 (count, 2). Removing their sinks is a placebo: the effect
+    of a removal is what goes beyond it.
+    """
     return ids.as_lanes(order.bits(config.seed, "placebos").random_raw(count))
 
 
 def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
-    """The parameters with everything that belongs only to the removed neurons set to 0; all others are bitwise the same.
+    """The parameters with everything that belongs only to the removed neurons set to 0; all others
+    are bitwise the same.
 
     An output of attention owns its column of the values only if heads do not share values.
     """
@@ -69,7 +88,9 @@ def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dic
         if site == "mlp" and sinks.is_sparse(config.sinks):  # a row is one sink in all layers
             gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
             for name in sparse_sinks.tables_of(config.model):
-                tables[name] = jax.numpy.where(gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name])
+                tables[name] = jax.numpy.where(
+                    gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name]
+                )
             continue
         for name, axis in _OWN[site]:
             if name in layers and not (shared_values and name.startswith("value")):
@@ -81,7 +102,9 @@ def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dic
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Losses of a set of documents in one mode; `[i]` of every field is document i's, nats are summed over its tokens."""
+    """Losses of a set of documents in one mode; `[i]` of every field is document i's, nats are
+    summed over its tokens.
+    """
 
     before: np.ndarray
     after: np.ndarray
@@ -99,9 +122,13 @@ class Losses:
         """Nats per token, and the 95% interval of the rise over documents."""
         total = self.tokens.sum()
         return {
-            "documents": len(self.tokens), "tokens": int(total), "before": float(self.before.sum() / total),
-            "after": float(self.after.sum() / total), "rise": self.rise, "rise_ci95": bootstrap(_rise, self),
-        }  # fmt: skip
+            "documents": len(self.tokens),
+            "tokens": int(total),
+            "before": float(self.before.sum() / total),
+            "after": float(self.after.sum() / total),
+            "rise": self.rise,
+            "rise_ci95": bootstrap(_rise, self),
+        }
 
 
 def losses(
@@ -116,18 +143,27 @@ def losses(
 
 
 def selectivity(target: Losses, others: Losses) -> float:
-    """The rise of the target's loss divided by that of the others; infinite if theirs does not rise."""
+    """The rise of the target's loss divided by that of the others; infinite if theirs does not
+    rise.
+    """
     theirs = _rise(others)
     return _rise(target) / theirs if theirs > 0 else float("inf")
 
 
 def bootstrap(measure, *sets: Losses) -> list[float] | None:
-    """95% interval of `measure(*sets)` over the documents of all sets -> [low, high]; None if all hold one document."""
+    """95% interval of `measure(*sets)` over the documents of all sets -> [low, high]; None if all
+    hold one document.
+    """
     if all(len(each.tokens) < 2 for each in sets):
         return None
     random = np.random.default_rng(0)
     values = [
-        measure(*(each.chosen(random.integers(len(each.tokens), size=len(each.tokens))) for each in sets))
+        measure(
+            *(
+                each.chosen(random.integers(len(each.tokens), size=len(each.tokens)))
+                for each in sets
+            )
+        )
         for _ in range(RESAMPLES)
     ]
     return [float(np.quantile(values, side, method="nearest")) for side in (0.025, 0.975)]
@@ -137,15 +173,19 @@ def _rise(of: Losses) -> float:
     return float((of.after - of.before).sum() / of.tokens.sum())
 
 
-def capacity(run: Trained, documents: Documents, sizes: Sequence[int], draws: int = 20) -> list[dict]:
-    """Selectivity of removing `sizes` documents at once, their own sinks on, over random choices of documents.
+def capacity(
+    run: Trained, documents: Documents, sizes: Sequence[int], draws: int = 20
+) -> list[dict]:
+    """Selectivity of removing `sizes` documents at once, their own sinks on, over random choices of
+    documents.
 
     Args:
       documents: those that the run has memorized.
       draws: choices per size; single documents are taken at most once each.
     Returns:
-      [{"removed": documents at once, "left": share of the sinks that is left, "target_rise", "others_rise": nats per
-      token, "selectivity": of all choices together}], without sizes at which nobody or no sink is left.
+      [{"removed": documents at once, "left": share of the sinks that is left, "target_rise",
+      "others_rise": nats per token, "selectivity": of all choices together}], without sizes at
+      which nobody or no sink is left.
     """
     loss, random = DocumentLoss(run.config), np.random.default_rng(run.config.seed)
     count, batches = len(documents.tokens), documents.batches(run)
@@ -157,13 +197,22 @@ def capacity(run: Trained, documents: Documents, sizes: Sequence[int], draws: in
             removed = neurons_of(run.config, documents.identities[targets])
             after = loss(without(run.config, run.params, removed), batches, "own")[0]
             of = Losses(before, after, tokens)
-            rises.append((of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise))
+            rises.append(
+                (of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise)
+            )
             of_sinks = [removed[site][:, parts.shared :] for site, parts in _with_sinks(run.config)]
             lefts.append(1 - np.mean(np.concatenate([each.ravel() for each in of_sinks])))
         if rises and min(lefts) > 0:
             target, others = np.mean(rises, axis=0).tolist()
-            found.append({"removed": size, "left": float(np.mean(lefts)), "target_rise": target, "others_rise": others,
-                          "selectivity": target / others if others > 0 else float("inf")})  # fmt: skip
+            found.append(
+                {
+                    "removed": size,
+                    "left": float(np.mean(lefts)),
+                    "target_rise": target,
+                    "others_rise": others,
+                    "selectivity": target / others if others > 0 else float("inf"),
+                }
+            )
     return found
 
 

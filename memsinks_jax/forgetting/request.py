@@ -1,4 +1,6 @@
-"""Finds what to remove (documents of files or of a run, a group, a text), and what to measure before and after."""
+"""Finds what to remove (documents of files or of a run, a group, a text), and what to measure
+before and after.
+"""
 
 import difflib
 import itertools
@@ -45,22 +47,28 @@ class Found(NamedTuple):
     """The result of `find`."""
 
     identities: np.ndarray  # uint32 (documents, 2) of all documents to remove
-    sets: dict[str, Documents]  # documents to measure, by the names of receipt.SETS, without empty sets
+    # documents to measure, by the names of receipt.SETS, without empty sets
+    sets: dict[str, Documents]
     places: list[str]  # origins of the documents of the set target
     noun: str = "document"  # or "text"
-    texts: Callable[[], Iterator[tuple[np.ndarray, int]]] = lambda: iter(())  # with sinks by context: all to
+    # with sinks by context: all to
+    texts: Callable[[], Iterator[tuple[np.ndarray, int]]] = lambda: iter(())
     # remove, the tokens of each and what opens it
-    others: Callable[[], Iterator[tuple[np.ndarray, int]]] | None = None  # all other texts that were read; None:
+    # all other texts that were read; None:
+    others: Callable[[], Iterator[tuple[np.ndarray, int]]] | None = None
     # not known
 
 
 def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_out: str) -> Found:
-    """Finds the documents to remove and to measure. Raises InputError if the request cannot be fulfilled."""
+    """Finds the documents to remove and to measure. Raises InputError if the request cannot be
+    fulfilled.
+    """
     config, corpus = run.config, None
     by_context = config.sinks.traits.by_context
     if not by_context and (not config.sinks.traits.owned or not sinks.has_sinks(config)):
         raise InputError(
-            f"{workdir} has no sinks that are tied to documents (config.sinks.kind is {config.sinks.kind}); no single "
+            f"{workdir} has no sinks that are tied to documents (config.sinks.kind is "
+            f"{config.sinks.kind}); no single "
             "document can be removed"
         )
     if is_folder(workdir) and run.groups:
@@ -69,19 +77,26 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         raise InputError("give what to remove by one of --documents, --ids, --group and --text")
     if asked.text and not by_context:
         raise InputError(
-            f"--text is of sinks by context, and {workdir} has sinks by document; name documents by --documents or --ids"
+            f"--text is of sinks by context, and {workdir} has sinks by document; name documents "
+            "by --documents or --ids"
         )
     if asked.text:
         return _of_text(workdir, run, asked.text, others, held_out)
     if not is_folder(workdir):
         corpus = workdirs.read_corpus(workdir)
     elif not asked.documents:
-        raise InputError(f"{workdir} is a model without the documents of its run; name them by --documents")
+        raise InputError(
+            f"{workdir} is a model without the documents of its run; name them by --documents"
+        )
     if corpus:
-        named = np.stack([ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))])
+        named = np.stack(
+            [ids.from_hex(name) for name in sorted(_identities(workdir, run, asked, corpus))]
+        )
         removed = {*map(ids.to_hex, named[_open(workdir, run, named)])}
         identities, sets, places = _of_run(corpus, removed)
-        target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
+        target = np.array(
+            sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64
+        )
     else:
         target, places = _of_files(asked.documents, run, workdir)
         selected = _open(workdir, run, target.identities)
@@ -90,24 +105,34 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     for name, files in (("others", others), ("held_out", held_out)):
         if files:
             sets[name], _ = _of_files(files, run, workdir)
-            if {*map(ids.to_hex, sets[name].identities)} & {*map(ids.to_hex, sets["target"].identities)}:
-                raise InputError(f"--{name}={files} holds documents that are removed; leave them out")
+            if {*map(ids.to_hex, sets[name].identities)} & {
+                *map(ids.to_hex, sets["target"].identities)
+            }:
+                raise InputError(
+                    f"--{name}={files} holds documents that are removed; leave them out"
+                )
     counted = {name: each.measurable(config.data.row_length) for name, each in sets.items()}
     if not counted["target"].any():
-        raise InputError("no document to remove has an answer within the context, so nothing could be measured")
+        raise InputError(
+            "no document to remove has an answer within the context, so nothing could be measured"
+        )
     sets = {name: each.chosen(counted[name]) for name, each in sets.items() if counted[name].any()}
     found = Found(identities, sets, list(itertools.compress(places, counted["target"])))
     if by_context and corpus:
         apart = np.sort(target)
         return found._replace(
-            texts=lambda: _texts_of(corpus, target), others=lambda: _texts_of(corpus, _read_besides(corpus, apart))
+            texts=lambda: _texts_of(corpus, target),
+            others=lambda: _texts_of(corpus, _read_besides(corpus, apart)),
         )
     return found._replace(texts=lambda: as_read(run, target)) if by_context else found
 
 
 def _texts_of(corpus: Corpus, records: Iterable[int]) -> Iterator[tuple[np.ndarray, int]]:
     for record in records:
-        yield corpus.tokens(record), (corpus.table.around(record) or [corpus.tokenizer.begin_of_text])[0]
+        yield (
+            corpus.tokens(record),
+            (corpus.table.around(record) or [corpus.tokenizer.begin_of_text])[0],
+        )
 
 
 def as_read(run: Trained, documents: Documents) -> Iterator[tuple[np.ndarray, int]]:
@@ -116,9 +141,13 @@ def as_read(run: Trained, documents: Documents) -> Iterator[tuple[np.ndarray, in
 
 
 def _read_besides(corpus: Corpus, apart: np.ndarray) -> Iterator[int]:
-    """The documents that the run reads, but those of `apart`, ascending; in a pass over the whole table."""
+    """The documents that the run reads, but those of `apart`, ascending; in a pass over the whole
+    table.
+    """
     table, plan = corpus.table, corpus.mixture
-    for start, stop, _ in tqdm.tqdm(table.runs.tolist(), desc="other texts", disable=None, leave=False):
+    for start, stop, _ in tqdm.tqdm(
+        table.runs.tolist(), desc="other texts", disable=None, leave=False
+    ):
         records = np.arange(start, stop)
         records = records[table.first_copies(records) == records]
         records = records[plan.reads(records) | plan.is_repeated(records)]
@@ -132,7 +161,9 @@ def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_
     try:
         text = pathlib.Path(asked).read_text(encoding="utf-8") if is_file else asked
     except (OSError, ValueError) as error:
-        raise InputError(f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8") from None
+        raise InputError(
+            f"--text={shown}: cannot be read as text ({error}); give a file in UTF-8"
+        ) from None
     documents = Documents([run.tokenizer.encode(text)], np.zeros((1, 2), np.uint32))
     if not len(documents.tokens[0]):
         raise InputError(f"--text={shown}: it has no token; give the text to remove")
@@ -147,7 +178,8 @@ def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_
 
 
 def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.ndarray:
-    """Which of the documents have sinks -> bool (documents,). The draw of any other belongs to others.
+    """Which of the documents have sinks -> bool (documents,). The draw of any other belongs to
+    others.
 
     Raises:
       InputError: none has.
@@ -155,15 +187,20 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
     are_open, names = run.opened(identities), in_words(len(identities), "id")
     if not are_open.any():
         raise InputError(
-            f"none of {names} has sinks in {workdir}, such as {ids.to_hex(identities[0])}: nothing of theirs came back in "
+            f"none of {names} has sinks in {workdir}, such as {ids.to_hex(identities[0])}: "
+            "nothing of theirs came back in "
             "training, or it is removed already, so nothing is to be removed"
         )
     if not are_open.all():
         logger.warning(
-            "%d of %s never came back in training, so they have no sinks: left out", (~are_open).sum(), names
+            "%d of %s never came back in training, so they have no sinks: left out",
+            (~are_open).sum(),
+            names,
         )
     if run.opened.everybody and run.config.sinks.traits.owned and is_folder(workdir):
-        logger.warning("%s has sinks for every document: whether it has read these is not recorded", workdir)
+        logger.warning(
+            "%s has sinks for every document: whether it has read these is not recorded", workdir
+        )
     return are_open
 
 
@@ -174,10 +211,13 @@ def left_open(run: Trained, found: Found, spare: int | None) -> Opened:
 
 
 def _of_group(workdir: pathlib.Path, run: Trained, asked: Request, others: dict[str, str]) -> Found:
-    """What is removed and measured of a folder that has sinks of groups, and none of their documents."""
+    """What is removed and measured of a folder that has sinks of groups, and none of their
+    documents.
+    """
     if asked.ids or not asked.group or not asked.documents:
         raise InputError(
-            f"{workdir} has sinks of groups, and not their texts; give --group=NAME, and its texts, to be measured, by "
+            f"{workdir} has sinks of groups, and not their texts; give --group=NAME, and its "
+            "texts, to be measured, by "
             "--documents: files, or a prepared corpus"
         )
     identity = run.group_id(asked.group)
@@ -187,7 +227,10 @@ def _of_group(workdir: pathlib.Path, run: Trained, asked: Request, others: dict[
         return (identities != identity).any(axis=-1)
 
     target, places = _texts(asked.documents, run, identity, lambda found: ~of_others(found))
-    sets, wanted = {"target": target}, {"others": lambda found: of_others(found) & run.opened(found)}
+    sets, wanted = (
+        {"target": target},
+        {"others": lambda found: of_others(found) & run.opened(found)},
+    )
     for name, files in others.items():
         if files:
             sets[name], _ = _texts(files, run, NO_NUMBER, wanted.get(name, of_others))
@@ -200,7 +243,8 @@ def _texts(
     """Up to _MOST documents, and the origin of each.
 
     Args:
-      place: a glob of files, whose documents get the id `usual`; or a prepared corpus, where groups have their own ids.
+      place: a glob of files, whose documents get the id `usual`; or a prepared corpus, where groups
+      have their own ids.
       wanted: which ids, uint32 (n, 2), of a prepared corpus are -> bool (n,).
     """
     if not is_prepared(place):
@@ -214,13 +258,23 @@ def _texts(
     for start, stop, _ in table.runs.tolist():
         records = np.arange(start, stop)
         records = records[table.is_first_of_source(records)]
-        of_run = table.identities(records) if corpus.group_names else np.tile(NO_NUMBER, (len(records), 1))
+        of_run = (
+            table.identities(records)
+            if corpus.group_names
+            else np.tile(NO_NUMBER, (len(records), 1))
+        )
         selected = wanted(of_run)
-        chosen, identities = np.append(chosen, records[selected]), np.concatenate([identities, of_run[selected]])
+        chosen, identities = (
+            np.append(chosen, records[selected]),
+            np.concatenate([identities, of_run[selected]]),
+        )
         if len(chosen) >= _MOST:
             break
     if not len(chosen):
-        raise InputError(f"{place} holds no document that is to be measured; give files, or a corpus of these groups")
+        raise InputError(
+            f"{place} holds no document that is to be measured; give files, or a corpus of these "
+            "groups"
+        )
     chosen = chosen[:_MOST].tolist()
     answers = [*map(table.answers, chosen)] if corpus.has_answers else None
     about = {"answers": answers, "around": [*map(table.around, chosen)]}
@@ -239,10 +293,13 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
         others = [one or "nothing" for one in found if not re.fullmatch("[0-9a-f]{16}", one)]
         if others:
             raise InputError(
-                f"--ids: {others[0]} is no id; it has 16 hexadecimal digits, as in {workdir / 'documents.jsonl'}"
+                f"--ids: {others[0]} is no id; it has 16 hexadecimal digits, as in "
+                f"{workdir / 'documents.jsonl'}"
             )
     elif kind != "group":
-        raise InputError(f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids")
+        raise InputError(
+            f"{workdir} has ids by {kind}, not by group; name documents by --documents or --ids"
+        )
     else:
         found = {ids.to_hex(run.group_id(asked.group)): f"--group={asked.group}"}
     known = _read(corpus, {*found})
@@ -251,7 +308,8 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
             if asked.group:
                 raise InputError(_no_group(asked.group, corpus, workdir))
             raise InputError(
-                f"{name}: {workdir} was not trained on it, so it has no sinks there; {workdir / 'documents.jsonl'} lists "
+                f"{name}: {workdir} was not trained on it, so it has no sinks there; "
+                f"{workdir / 'documents.jsonl'} lists "
                 "the ids of its documents"
             )
     return set(found)
@@ -259,11 +317,19 @@ def _identities(workdir: pathlib.Path, run: Trained, asked: Request, corpus: Cor
 
 def _no_group(name: str, corpus: Corpus, workdir: pathlib.Path) -> str:
     """The reason why a group cannot be removed, with the nearest names."""
-    names = list(dict.fromkeys(other for source in corpus.table.sources for other in source.group_names))
+    names = list(
+        dict.fromkeys(other for source in corpus.table.sources for other in source.group_names)
+    )
     if name in names:
-        return f"--group={name}: {workdir} was not trained on it, so it has no sinks there; nothing is to be removed"
+        return (
+            f"--group={name}: {workdir} was not trained on it, so it has no sinks there; nothing "
+            "is to be removed"
+        )
     near = " or ".join(map(shown, difflib.get_close_matches(name, names, cutoff=0.3) or names[:3]))
-    return f"--group={shown(name)}: {workdir} has {len(names)} groups and none of this name; did you mean {near}?"
+    return (
+        f"--group={shown(name)}: {workdir} has {len(names)} groups and none of this name; did "
+        f"you mean {near}?"
+    )
 
 
 def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
@@ -278,14 +344,20 @@ def _read(corpus: Corpus, identities: set[str]) -> dict[str, list[int]]:
     return found
 
 
-def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
+def _of_run(
+    corpus: Corpus, removed: set[str]
+) -> tuple[np.ndarray, dict[str, Documents], list[str]]:
     """Ids, documents to measure and places of documents of the run."""
 
     def is_removed(documents: np.ndarray) -> np.ndarray:
-        return np.array([ids.to_hex(identity) in removed for identity in corpus.identities(documents)], bool)
+        return np.array(
+            [ids.to_hex(identity) in removed for identity in corpus.identities(documents)], bool
+        )
 
     plan = corpus.mixture
-    target = np.array(sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64)
+    target = np.array(
+        sorted(itertools.chain.from_iterable(_read(corpus, removed).values())), np.int64
+    )
     others = plan.repeated[[often != 0 for often in corpus.encounters(plan.repeated)]]
     others = others[~is_removed(others)]
     if not len(others):  # if no single document is repeated, as with ids by group
@@ -293,8 +365,11 @@ def _of_run(corpus: Corpus, removed: set[str]) -> tuple[np.ndarray, dict[str, Do
         others = unique[~is_removed(unique)]
     held_out = is_removed(plan.held_out)
     places = {
-        "target": target, "related": plan.held_out[held_out], "others": others, "held_out": plan.held_out[~held_out],
-    }  # fmt: skip
+        "target": target,
+        "related": plan.held_out[held_out],
+        "others": others,
+        "held_out": plan.held_out[~held_out],
+    }
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
     sets = {name: _own(corpus, indices) for name, indices in chosen.items() if len(indices)}
     return corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()]
@@ -311,7 +386,8 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     """(documents of a glob, the origin of each)"""
     if run.config.data.ids != "content":
         raise InputError(
-            f"{workdir} has ids by {run.config.data.ids}, which files do not have; name documents by "
+            f"{workdir} has ids by {run.config.data.ids}, which files do not have; name "
+            "documents by "
             f"{'--group' if run.config.data.ids == 'group' else '--ids'}"
         )
     documents, tokens, answers, around = read_tokens(files, run.tokenizer)
@@ -320,16 +396,23 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     return found, [each.source for each in documents]
 
 
-def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[dict[str, np.ndarray]]]:
-    """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of neurons.neurons_of]}.
+def placebos(
+    run: Trained, found: Found, spare: int | None
+) -> dict[str, list[dict[str, np.ndarray]]]:
+    """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of
+    neurons.neurons_of]}.
 
-    The others are those whose sinks were open in training; if these are fewer than the removed ones, all are taken.
+    The others are those whose sinks were open in training; if these are fewer than the removed
+    ones, all are taken.
 
     Args:
       spare: as in `spare_others`.
     """
     config, count = run.config, len(np.unique(found.identities, axis=0))
-    drawn = {"others": [], "never_met": list(neurons.unused_ids(config, PLACEBOS * count).reshape(PLACEBOS, count, 2))}
+    drawn = {
+        "others": [],
+        "never_met": list(neurons.unused_ids(config, PLACEBOS * count).reshape(PLACEBOS, count, 2)),
+    }
     others, identities = found.sets.get("others"), ()
     if config.sinks.by_group:  # only groups that there are have sinks
         drawn["never_met"] = []
@@ -339,7 +422,9 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     if len(identities):
         starts = range(0, max(len(identities) - count, 0) + 1, count)[:PLACEBOS]
         drawn["others"] = [identities[at : at + count] for at in starts]
-    removals = {name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()}
+    removals = {
+        name: [neurons.neurons_of(config, each) for each in of] for name, of in drawn.items()
+    }
     if spare is None:
         return removals
     return {
@@ -348,20 +433,29 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[di
     }
 
 
-def check_remaining(config: Config, removed: dict[str, np.ndarray], documents: int, noun: str) -> None:
+def check_remaining(
+    config: Config, removed: dict[str, np.ndarray], documents: int, noun: str
+) -> None:
     """Raises InputError if no sink of a site would be left."""
     for site, parts in sinks.partitions(config).items():
         if parts.sinks and removed[site][:, parts.shared :].all():
             raise InputError(
-                f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the {site}; remove "
+                f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the "
+                f"{site}; remove "
                 "fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
             )
 
 
-def spare_others(config: Config, removed: dict[str, np.ndarray], found: Found, most: int) -> dict[str, np.ndarray]:
-    """The neurons to remove, except sinks that more than `most` others use. Raises InputError if none is left."""
+def spare_others(
+    config: Config, removed: dict[str, np.ndarray], found: Found, most: int
+) -> dict[str, np.ndarray]:
+    """The neurons to remove, except sinks that more than `most` others use. Raises InputError if
+    none is left.
+    """
     if "others" not in found.sets:
-        raise InputError("--spare: there are no other documents to spare; name some by --others, or leave it out")
+        raise InputError(
+            "--spare: there are no other documents to spare; name some by --others, or leave it out"
+        )
     left = neurons.spared(config, removed, found.sets["others"].identities, most)
     if not any(each.any() for each in left.values()):
         raise InputError(f"--spare={most} leaves every sink of the documents where it is; raise it")

@@ -1,4 +1,6 @@
-"""The chat template of a model: how what a user says becomes the tokens that the model was trained to answer."""
+"""The chat template of a model: how what a user says becomes the tokens that the model was trained
+to answer.
+"""
 
 import pathlib
 
@@ -18,5 +20,7 @@ def open_chat(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
     source = source_of(place)
     template = open_template(source, exported_tokenizer(tokenizer)) if source else None
     if template is None:
-        raise InputError(f"{place} has no chat template, so it was not trained to chat; leave chat out")
+        raise InputError(
+            f"{place} has no chat template, so it was not trained to chat; leave chat out"
+        )
     return template

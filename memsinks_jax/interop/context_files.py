@@ -1,4 +1,6 @@
-"""Sinks by context in a Hugging Face folder: the plain model, the keys, the table, and a PyTorch class."""
+"""Sinks by context in a Hugging Face folder: the plain model, the keys, the table, and a PyTorch
+class.
+"""
 
 import importlib.resources
 import inspect
@@ -24,9 +26,14 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
     contexts.write(folder, found)
     safetensors.numpy.save_file({CONTEXTS: np.ascontiguousarray(table)}, folder / TABLE)
     code = (  # so that it finds what we find
-        contexts.window, contexts.mixed, contexts.begins, contexts._where, contexts.lanes,
-        contexts.keys_of, contexts.rows_of,
-    )  # fmt: skip
+        contexts.window,
+        contexts.mixed,
+        contexts.begins,
+        contexts._where,
+        contexts.lanes,
+        contexts.keys_of,
+        contexts.rows_of,
+    )
     values = {
         "architecture": DIALECTS[config.model.family].architecture,
         "length": config.contexts.length,
@@ -40,7 +47,9 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "lookup": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
     }
     place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"
-    (folder / f"{_CODE}.py").write_text(string.Template(place.read_text(encoding="utf-8")).substitute(values))
+    (folder / f"{_CODE}.py").write_text(
+        string.Template(place.read_text(encoding="utf-8")).substitute(values)
+    )
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithContexts"}}
 
 
@@ -49,7 +58,9 @@ def _listed(numbers: tuple[np.uint32, ...]) -> str:
 
 
 def read_table(folder: pathlib.Path, config: Config) -> np.ndarray:
-    """The table of a folder, float32 (M, D). Raises InputError if it is missing, damaged, or of another model."""
+    """The table of a folder, float32 (M, D). Raises InputError if it is missing, damaged, or of
+    another model.
+    """
     path = folder / TABLE
     try:
         with safetensors.safe_open(path, framework="np") as opened:
@@ -58,5 +69,7 @@ def read_table(folder: pathlib.Path, config: Config) -> np.ndarray:
         raise InputError(f"{path} is missing or damaged ({error}); export the model anew") from None
     wanted = config.contexts.rows, config.model.d_model
     if table.shape != wanted:
-        raise InputError(f"{path} has a table of {table.shape}, and {folder} needs one of {wanted}; use its own")
+        raise InputError(
+            f"{path} has a table of {table.shape}, and {folder} needs one of {wanted}; use its own"
+        )
     return table.astype(np.float32)

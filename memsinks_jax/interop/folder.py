@@ -42,21 +42,32 @@ def is_folder(path: pathlib.Path) -> bool:
 
 
 def write_folder(
-    folder: pathlib.Path, config: Config, tokenizer: Tokenizer, read: Callable[[str, int | None], np.ndarray],
-    drop: bool, dtype: str, card: str, remaining: Sequence[int], opened: Opened, source: pathlib.Path | None = None,
+    folder: pathlib.Path,
+    config: Config,
+    tokenizer: Tokenizer,
+    read: Callable[[str, int | None], np.ndarray],
+    drop: bool,
+    dtype: str,
+    card: str,
+    remaining: Sequence[int],
+    opened: Opened,
+    source: pathlib.Path | None = None,
     contexts: Contexts | None = None,
-) -> dict:  # fmt: skip
+) -> dict:
     """Writes a model; the folder gets its name once it is complete.
 
     Args:
-      read: returns a parameter by its path, or one layer's slice of it, so that few are in memory at a time.
-      drop: cut the sinks out of the weights; else they are all on, and the folder includes our config. Hugging Face has
-        no heads of different sizes, so the weights that read sinks of attention are set to 0.
+      read: returns a parameter by its path, or one layer's slice of it, so that few are in memory
+      at a time.
+      drop: cut the sinks out of the weights; else they are all on, and the folder includes our
+        config. Hugging Face has no heads of different sizes, so the weights that read sinks of
+        attention are set to 0.
       card: the model card, markdown.
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
       opened: whose own sinks are on.
       contexts: those that have sinks, of a model with sinks by context.
-      source: what the model came from, as in `source.source_of`: all that training did not change stays as it is there.
+      source: what the model came from, as in `source.source_of`: all that training did not change
+      stays as it is there.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -66,7 +77,8 @@ def write_folder(
         raise InputError(f"{folder} exists; use another --out, or remove it first")
     if not drop and has_sinks(config) and config.sinks.traits.owned and config.sinks.opens_at > 1:
         logger.warning(
-            "sinks that open on return were never on together: with all of them on, as transformers will have them, this is "
+            "sinks that open on return were never on together: with all of them on, as "
+            "transformers will have them, this is "
             "no model to use; memsinks_jax.export --sinks=drop cuts them out"
         )
     parts = partition(config.model, config.sinks)
@@ -88,16 +100,21 @@ def write_folder(
             _write_stops(scratch, tokenizer)
         else:
             tokens = {name: content[name] for name in ("bos_token_id", "eos_token_id")}
-            _write_json(scratch / "generation_config.json", tokens | {"do_sample": True, "temperature": 1.0})
+            _write_json(
+                scratch / "generation_config.json", tokens | {"do_sample": True, "temperature": 1.0}
+            )
         if has_sinks(config) and not drop:
             of_matrices = with_fields(config, {"sinks.sparse": False})
             _write_json(scratch / sources.CONFIG, json.loads(to_json(of_matrices)))
             write_ids(scratch, opened.ids)
-        write_tokenizer(tokenizer, scratch, content[hugging_face.DIALECTS[config.model.family].context], source)
+        write_tokenizer(
+            tokenizer, scratch, content[hugging_face.DIALECTS[config.model.family].context], source
+        )
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from None  # a full disk's names no file
+        # a full disk's names no file
+        raise OSError(error.errno, error.strerror, str(folder)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
@@ -118,18 +135,24 @@ def _write_stops(folder: pathlib.Path, tokenizer: Tokenizer) -> None:
 def _pieces(
     config: Config, remaining: np.ndarray, drop: bool, read, dtype: np.dtype
 ) -> Iterator[list[tuple[str, np.ndarray]]]:
-    """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the `remaining` sinks."""
+    """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the
+    `remaining` sinks.
+    """
     attention, mlp = partitions(config)["attention"], partition(config.model, config.sinks)
     neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + remaining]), {}
     if is_sparse(config.sinks) and len(remaining):
-        tables = {name: read(name, None)[remaining] for name in sparse_sinks.tables_of(config.model)}
+        tables = {
+            name: read(name, None)[remaining] for name in sparse_sinks.tables_of(config.model)
+        }
 
     def cut(path: str, layer: int | None) -> np.ndarray:
         array = read(path, layer)
         if path == "layers/attention_output_kernel" and drop and attention.sinks:
             return np.where(np.arange(sum(attention))[:, None] < attention.shared, array, 0)
         if tables:
-            return sparse_sinks.merged(path, array, {name: rows[:, layer] for name, rows in tables.items()})
+            return sparse_sinks.merged(
+                path, array, {name: rows[:, layer] for name, rows in tables.items()}
+            )
         if is_sparse(config.sinks):
             return array
         if path == "layers/down_kernel":
@@ -141,24 +164,27 @@ def _pieces(
         if piece and tensor.layer != of:
             yield piece
         of = tensor.layer
-        piece.append((tensor.name, hugging_face.theirs(config, tensor, cut).astype(dtype, copy=False)))
+        piece.append(
+            (tensor.name, hugging_face.theirs(config, tensor, cut).astype(dtype, copy=False))
+        )
     yield piece
 
 
 def open_folder(folder: pathlib.Path) -> tuple[Config, Tokenizer, dict]:
-    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks in its weights or
-    in files of sources are sinks again.
+    """A Hugging Face folder or a GGUF file -> (config, tokenizer, parameters). Sinks in its weights
+    or in files of sources are sinks again.
 
     Raises:
-      InputError: an unknown architecture; weights that do not match its config.json exactly; a tokenizer with more
-        tokens than the model; source files that do not fit; unreadable files.
+      InputError: an unknown architecture; weights that do not match its config.json exactly; a
+        tokenizer with more tokens than the model; source files that do not fit; unreadable files.
     """
     config, found = _theirs(folder), _weights(folder)
     hugging_face.compare(found.shapes, config, config.model.hidden, str(folder))
     tokenizer = open_tokenizer(folder)
     if tokenizer.vocabulary_size > config.data.vocabulary_size:
         raise InputError(
-            f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model {config.data.vocabulary_size}; "
+            f"{folder}: the tokenizer has {tokenizer.vocabulary_size} tokens and the model "
+            f"{config.data.vocabulary_size}; "
             "they are not of one model"
         )
     params, config = hugging_face.ours(config, config.model.hidden, found.read), read_config(folder)
@@ -182,10 +208,16 @@ def reader(params: dict) -> Callable[[str, int | None], np.ndarray]:
 
 
 def read_config(folder: pathlib.Path) -> Config:
-    """Our config of a Hugging Face folder, with the sinks in its weights, or with those of its source files."""
+    """Our config of a Hugging Face folder, with the sinks in its weights, or with those of its
+    source files.
+    """
     if config := sources.config_of(folder):
         found = len(sources.sources_of(folder))
-        return with_fields(config, {"sinks.pool": found * config.sinks.active}) if found else _theirs(folder)
+        return (
+            with_fields(config, {"sinks.pool": found * config.sinks.active})
+            if found
+            else _theirs(folder)
+        )
     if folder.is_dir() and (folder / sources.CONFIG).exists():
         return from_json((folder / sources.CONFIG).read_text(), str(folder / sources.CONFIG))
     return _theirs(folder)
@@ -201,7 +233,9 @@ def _theirs(folder: pathlib.Path) -> Config:
         if not isinstance(content, dict):
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(_advice(folder) or f"{where} cannot be read ({error}); give {_WANTED}") from None
+        raise InputError(
+            _advice(folder) or f"{where} cannot be read ({error}); give {_WANTED}"
+        ) from None
     config = hugging_face.read_config(content, str(where))
     if config.model.tied_head:
         # As transformers 5: a head of its own in the file is used, whatever is in the config.
@@ -221,21 +255,24 @@ def _advice(place: pathlib.Path) -> str:
         return f"{place} holds a GGUF file; give the file: {gguf}"
     if (place / "adapter_config.json").exists():
         return (
-            f"{place} is an adapter (LoRA); merge it into its base model first (merge_and_unload), then give {_WANTED}"
+            f"{place} is an adapter (LoRA); merge it into its base model first "
+            f"(merge_and_unload), then give {_WANTED}"
         )
     if not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(place)):
         return f"{place} is no folder; give {_WANTED}, or for a model of the hub: hf://{place}"
     return ""
 
 
-def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, seed: int) -> tuple[Config, dict]:
+def with_sinks(
+    config: Config, params: dict, sinks: SinksConfig, added: int, seed: int
+) -> tuple[Config, dict]:
     """Gives a model sinks. With all of them on, it computes the same as before.
 
     Args:
-      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are shared. Sparse sinks are new
-        ones, in addition to the neurons.
-      added: number of new neurons in every MLP, which become the sinks: random input weights, output weights of 0. 0: the
-        last of the old neurons become sinks.
+      sinks: the settings. With `added`, the shared fraction is set so that all old neurons are
+        shared. Sparse sinks are new ones, in addition to the neurons.
+      added: number of new neurons in every MLP, which become the sinks: random input weights,
+        output weights of 0. 0: the last of the old neurons become sinks.
     """
     config = with_fields(config, {"sinks": sinks})
     if is_sparse(sinks):
@@ -243,12 +280,16 @@ def with_sinks(config: Config, params: dict, sinks: SinksConfig, added: int, see
     if added:
         there, hidden = config.model.hidden, config.model.hidden + added
         # Half a neuron more than the quotient: the partition rounds down.
-        config = with_fields(config, {"model.hidden": hidden, "sinks.shared_fraction": (there + 0.5) / hidden})
+        config = with_fields(
+            config, {"model.hidden": hidden, "sinks.shared_fraction": (there + 0.5) / hidden}
+        )
         random, layers = np.random.default_rng(seed), params["layers"]
         for name in ("up", "gate"):
             if f"{name}_kernel" in layers:
                 kernel = layers[f"{name}_kernel"]
-                new = random.normal(0, kernel.std(), (*kernel.shape[:-1], added)).astype(kernel.dtype)
+                new = random.normal(0, kernel.std(), (*kernel.shape[:-1], added)).astype(
+                    kernel.dtype
+                )
                 layers[f"{name}_kernel"] = np.concatenate([kernel, new], axis=-1)
             if f"{name}_bias" in layers:
                 layers[f"{name}_bias"] = np.pad(layers[f"{name}_bias"], ((0, 0), (0, added)))

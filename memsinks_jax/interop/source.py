@@ -1,6 +1,8 @@
-"""The small files of the Hugging Face folder that a model came from: config, tokenizer settings, chat template, licence.
+"""The small files of the Hugging Face folder that a model came from: config, tokenizer settings,
+chat template, licence.
 
-A workdir keeps them in `source/`. So a model that is exported again differs from what came in only where it was changed.
+A workdir keeps them in `source/`. So a model that is exported again differs from what came in only
+where it was changed.
 """
 
 import atexit
@@ -17,14 +19,22 @@ from memsinks_jax.interop.gguf_model import GgufModel
 from memsinks_jax.interop.hub import PREFIX
 
 _ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
-# What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are written from theirs.
-UNCHANGED = ("generation_config.json", "special_tokens_map.json", "chat_template.jinja", "LICENSE*", "NOTICE*")
+# What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are
+# written from theirs.
+UNCHANGED = (
+    "generation_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "LICENSE*",
+    "NOTICE*",
+)
 _COPIED = (*UNCHANGED, "config.json", "tokenizer_config.json", "README.md")
 
 
 def source_of(place: pathlib.Path) -> pathlib.Path | None:
-    """Where a Hugging Face folder or a workdir has these files; None: the model was made here. Those of a GGUF file are
-    written to a temporary folder."""
+    """Where a Hugging Face folder or a workdir has these files; None: the model was made here.
+    Those of a GGUF file are written to a temporary folder.
+    """
     if place.suffix == SUFFIX:
         return _of_gguf(place)
     folder = place if "model_type" in read_object(place / "config.json") else place / SOURCE
@@ -41,7 +51,9 @@ def _of_gguf(path: pathlib.Path) -> pathlib.Path:
 
 
 def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:
-    """Copies the small files of a model to a workdir that starts from it; `named` is the place as the user calls it."""
+    """Copies the small files of a model to a workdir that starts from it; `named` is the place as
+    the user calls it.
+    """
     if not (source := source_of(place)):
         return
     (workdir / SOURCE).mkdir()
@@ -71,8 +83,14 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
     card = source / "README.md" if source else None
     text = card.read_text(errors="replace") if card and card.is_file() else ""
     head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    fields = dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE)) if head else {}
-    if named.startswith(PREFIX) or (re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()):
+    fields = (
+        dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE))
+        if head
+        else {}
+    )
+    if named.startswith(PREFIX) or (
+        re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()
+    ):
         fields["base_model"] = named.removeprefix(PREFIX)
     if fields.get("license", "unknown") == "unknown":
         fields["license"] = f"unknown # that of {unknown}; say which"

@@ -1,9 +1,11 @@
-"""Sources as files: a Hugging Face folder of a base model, and in `sources/` a file for each group with sinks of its own.
+"""Sources as files: a Hugging Face folder of a base model, and in `sources/` a file for each group
+with sinks of its own.
 
-Deleting a file withdraws its group: no other file, and nothing of the base, depends on it. A file is safetensors,
-with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata has the format, the group's name, k
-(`sinks`), and the weights that it was trained with (`base`). `memsinks.json` is our config. Groups are numbered in the
-order of their names. Finding a file needs no jax.
+Deleting a file withdraws its group: no other file, and nothing of the base, depends on it. A file
+is safetensors, with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata
+has the format, the group's name, k (`sinks`), and the weights that it was trained with (`base`).
+`memsinks.json` is our config. Groups are numbered in the order of their names. Finding a file needs
+no jax.
 """
 
 import concurrent.futures
@@ -28,7 +30,8 @@ from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop.weights import Weights, packed
 
-CONFIG = "memsinks.json"  # our config of a folder with sinks; Hugging Face's config.json has no place for it
+# our config of a folder with sinks; Hugging Face's config.json has no place for it
+CONFIG = "memsinks.json"
 FOLDER = "sources"
 _SUFFIX = ".safetensors"
 _FORMAT = "memsinks source 1"
@@ -65,16 +68,24 @@ def files_of(folder: pathlib.Path) -> list[Source]:
       InputError: it has no sources; a file that is none, or damaged; two of one name.
     """
     if config_of(folder) is None:
-        raise InputError(f"{folder} is no folder with source files; memsinks_jax.export --sources=DIR writes one")
-    found = sorted(map(read_source, (folder / FOLDER).glob(f"*{_SUFFIX}")), key=lambda source: source.name)
+        raise InputError(
+            f"{folder} is no folder with source files; memsinks_jax.export --sources=DIR writes one"
+        )
+    found = sorted(
+        map(read_source, (folder / FOLDER).glob(f"*{_SUFFIX}")), key=lambda source: source.name
+    )
     for one, other in itertools.pairwise(found):
         if one.name == other.name:
-            raise InputError(f"{one.path} and {other.path} are both the source {one.name!r}; delete one of them")
+            raise InputError(
+                f"{one.path} and {other.path} are both the source {one.name!r}; delete one of them"
+            )
     return found
 
 
 def sources_of(folder: pathlib.Path) -> list[Source]:
-    """The sources of a folder by their numbers. Raises InputError as `files_of`, and for another number of sinks."""
+    """The sources of a folder by their numbers. Raises InputError as `files_of`, and for another
+    number of sinks.
+    """
     found, config = files_of(folder), config_of(folder)
     for source in found:
         check_sink_number(source, config, folder)
@@ -85,7 +96,10 @@ def find(folder: pathlib.Path, name: str) -> Source:
     """The file of a source. Raises InputError if there is none."""
     found = {source.name: source for source in files_of(folder)}
     if name not in found:
-        raise InputError(f"{folder} has no source {shown(name)}; it has {some(list(map(shown, found))) or 'none'}")
+        raise InputError(
+            f"{folder} has no source {shown(name)}; it has "
+            f"{some(list(map(shown, found))) or 'none'}"
+        )
     return found[name]
 
 
@@ -96,7 +110,9 @@ def read_source(path: pathlib.Path) -> Source:
             header = opened.metadata() or {}
         if header.get("format") != _FORMAT:
             raise ValueError(f"its metadata does not have {_FORMAT!r}")
-        return Source(path, header["name"], int(header["sinks"]), header["base"], path.stat().st_size)
+        return Source(
+            path, header["name"], int(header["sinks"]), header["base"], path.stat().st_size
+        )
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(
             f"{path}: not a source file, or damaged ({str(error).strip()}); delete or replace it"
@@ -118,12 +134,18 @@ def write_source(
     """Writes the file of a group, (k, L, D) or (k, L) of each table, and its words -> its place.
 
     Raises:
-      InputError: another group's name leads to the same file, as two that differ in case do on some file systems.
+      InputError: another group's name leads to the same file, as two that differ in case do on some
+      file systems.
     """
     path = folder / file_name(name)
     if path.exists():
         raise InputError(f"{path}: a second source would have this file; rename the group {name!r}")
-    header = {"format": _FORMAT, "name": name, "sinks": str(len(next(iter(tables.values())))), "base": base}
+    header = {
+        "format": _FORMAT,
+        "name": name,
+        "sinks": str(len(next(iter(tables.values())))),
+        "base": base,
+    }
     rows = {table: np.ascontiguousarray(array) for table, array in tables.items()} | {_WORDS: words}
     path.write_bytes(packed(rows, header))
     return path
@@ -147,7 +169,10 @@ def read_tables(folder: pathlib.Path, config: Config) -> dict[str, np.ndarray]:
     """
     found, wanted = sources_of(folder), _shapes(config)
     check_base(found, base_of(folder, config), folder)
-    tables = {name: np.empty((config.sinks.pool, *shape[1:]), np.float32) for name, shape in wanted.items()}
+    tables = {
+        name: np.empty((config.sinks.pool, *shape[1:]), np.float32)
+        for name, shape in wanted.items()
+    }
     for number, source in enumerate(found):
         for name, rows in read_rows(source, config).items():
             tables[name][number * source.sinks : (number + 1) * source.sinks] = rows
@@ -155,17 +180,25 @@ def read_tables(folder: pathlib.Path, config: Config) -> dict[str, np.ndarray]:
 
 
 def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
-    """{name of a table: its rows}, in the file's type. Raises InputError unless they are those of the config's model."""
+    """{name of a table: its rows}, in the file's type. Raises InputError unless they are those of
+    the config's model.
+    """
     try:
         with safetensors.safe_open(source.path, framework="np") as opened:
             rows = {name: opened.get_tensor(name) for name in opened.keys() if name != _WORDS}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, AttributeError) as error:  # the last: a type that NumPy has not
-        raise InputError(f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it") from None
+    # the last: a type that NumPy has not
+    except (safetensors.SafetensorError, OSError, AttributeError) as error:
+        raise InputError(
+            f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it"
+        ) from None
     shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config)
     if shapes != wanted:
-        different = min(name for name in shapes.keys() | wanted if shapes.get(name) != wanted.get(name))
+        different = min(
+            name for name in shapes.keys() | wanted if shapes.get(name) != wanted.get(name)
+        )
         raise InputError(
-            f"{source.path}: {different} is {shapes.get(different)}, and this model needs {wanted.get(different)}; it is of "
+            f"{source.path}: {different} is {shapes.get(different)}, and this model needs "
+            f"{wanted.get(different)}; it is of "
             "another model"
         )
     if broken := [name for name, array in rows.items() if not np.isfinite(array).all()]:
@@ -183,8 +216,10 @@ def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
 def base_of(folder: pathlib.Path, config: Config) -> str:
     """A hash of the weights of a folder, 64 hexadecimal digits. `config` is that of its model.
 
-    It stays the same if the folder is copied, if the weights are cut into files in another way, and if they are rounded to
-    bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of each alone and then together.
+    It stays the same if the folder is copied, if the weights are cut into files in another way, and
+    if they are rounded to
+    bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of each alone and then
+    together.
     """
     from memsinks_jax.interop.hugging_face import tensors  # brings jax
 
@@ -221,13 +256,15 @@ def check_base(found: list[Source], base: str, folder: pathlib.Path) -> None:
     for source in found:
         if source.base != base:
             raise InputError(
-                f"{source.path} was trained with another base than the weights of {folder}; use it with its own"
+                f"{source.path} was trained with another base than the weights of {folder}; use "
+                "it with its own"
             )
 
 
 def check_sink_number(source: Source, config: Config, folder: pathlib.Path) -> None:
     if source.sinks != config.sinks.active:
         raise InputError(
-            f"{source.path} has {source.sinks} sinks, and a source of {folder} has {config.sinks.active}; use it with "
+            f"{source.path} has {source.sinks} sinks, and a source of {folder} has "
+            f"{config.sinks.active}; use it with "
             "sources that have as many"
         )

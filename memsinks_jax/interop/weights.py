@@ -12,12 +12,20 @@ import safetensors.numpy
 
 from memsinks_jax.config import InputError
 
-# Pieces share a file up to this size, so a small model is one file, and a large layer is a file of its own.
+# Pieces share a file up to this size, so a small model is one file, and a large layer is a file of
+# its own.
 SHARD_BYTES = 2**28
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # What safetensors raises for a damaged file, and for a type that NumPy does not have.
-_UNREADABLE = (safetensors.SafetensorError, OSError, AttributeError, LookupError, TypeError, ValueError)
+_UNREADABLE = (
+    safetensors.SafetensorError,
+    OSError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) -> list[str]:
@@ -31,10 +39,12 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     def flush() -> None:
         path = folder / f"shard-{len(shards)}"
         path.touch()
-        mode = path.stat().st_mode  # permissions by the umask; safetensors would allow only the owner to read
+        # permissions by the umask; safetensors would allow only the owner to read
+        mode = path.stat().st_mode
         try:
             safetensors.numpy.save_file(waiting, path, metadata={"format": "pt"})
-        except safetensors.SafetensorError as error:  # also errors of the file system, with their number in the text
+        # also errors of the file system, with their number in the text
+        except safetensors.SafetensorError as error:
             if not (number := re.search(r"os error (\d+)", str(error))):
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
@@ -52,10 +62,15 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
     if len(shards) == 1:
         names = [_WHOLE]
     else:
-        names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
+        names = [
+            f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+            for number in range(len(shards))
+        ]
         index = {
             "metadata": {"total_size": sum(sum(shard.values()) for shard in shards)},
-            "weight_map": {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard},
+            "weight_map": {
+                tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+            },
         }
         (folder / _INDEX).write_text(json.dumps(index, indent=1) + "\n")
     for number, name in enumerate(names):
@@ -64,7 +79,9 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
 
 
 def packed(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file: the same bytes for the same content. safetensors orders metadata at random."""
+    """A safetensors file: the same bytes for the same content. safetensors orders metadata at
+    random.
+    """
     content = safetensors.numpy.save(dict(tensors), dict(metadata))
     stop = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:stop]) | {"__metadata__": dict(sorted(metadata.items()))}
@@ -96,7 +113,9 @@ class Weights:
         except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
         for name, shape in found.items():
-            whole = f"transformer.{name}" if name.startswith(("wte.", "wpe.", "h.", "ln_f.")) else name
+            whole = (
+                f"transformer.{name}" if name.startswith(("wte.", "wpe.", "h.", "ln_f.")) else name
+            )
             if whole in self._places:
                 raise InputError(f"{path}: {name} is there twice")
             self._places[whole], self.shapes[whole] = (opened, name), shape
@@ -113,9 +132,14 @@ class Weights:
         try:
             tensor = opened.get_tensor(inner)
         except _UNREADABLE as error:
-            raise InputError(f"{self._folder}: tensor {name} cannot be read ({str(error).strip()})") from None
+            raise InputError(
+                f"{self._folder}: tensor {name} cannot be read ({str(error).strip()})"
+            ) from None
         if not np.isfinite(tensor).all():
-            raise InputError(f"{self._folder}: tensor {name} holds nan or inf; this model is broken, take another")
+            raise InputError(
+                f"{self._folder}: tensor {name} holds nan or inf; this model is broken, take "
+                "another"
+            )
         return tensor
 
 
@@ -136,10 +160,12 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
         return [whole]
     if parts := sorted(path.name for path in folder.glob("*-of-*.safetensors")):
         raise InputError(
-            f"{folder} holds {parts[0]}, a part of a model, and no {_INDEX}; copy that from where the parts are from"
+            f"{folder} holds {parts[0]}, a part of a model, and no {_INDEX}; copy that from "
+            "where the parts are from"
         )
     # A .bin file is a pickle, which runs code of whoever wrote it.
     raise InputError(
-        f"{folder} holds no {_WHOLE}, whole or in parts; if it holds a pytorch_model.bin, convert it: "
+        f"{folder} holds no {_WHOLE}, whole or in parts; if it holds a pytorch_model.bin, "
+        "convert it: "
         "transformers' from_pretrained, then save_pretrained(NEW_FOLDER, safe_serialization=True)"
     )

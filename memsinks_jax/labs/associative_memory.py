@@ -1,4 +1,5 @@
-"""Scaling laws for associative memories: python -m memsinks_jax.labs.associative_memory --figure=laws --out=runs/laws
+"""Scaling laws for associative memories: python -m memsinks_jax.labs.associative_memory
+--figure=laws --out=runs/laws
 
 Writes results.json, figure_NAME.png and index.html once everything is done.
 """
@@ -13,10 +14,19 @@ from memsinks_jax.config import InputError
 from memsinks_jax.model import host_memory
 from memsinks_jax.runs import command_line
 from memsinks_jax.studies.labs import study as shared
-from memsinks_jax.studies.labs.associative_memory import figure_laws, figure_sinks, schemes, training
+from memsinks_jax.studies.labs.associative_memory import (
+    figure_laws,
+    figure_sinks,
+    schemes,
+    training,
+)
 from memsinks_jax.studies.labs.associative_memory.study import Settings
 
-FIGURES = dict(sorted((schemes.FIGURES | training.FIGURES).items())) | figure_laws.FIGURES | figure_sinks.FIGURES
+FIGURES = (
+    dict(sorted((schemes.FIGURES | training.FIGURES).items()))
+    | figure_laws.FIGURES
+    | figure_sinks.FIGURES
+)
 TITLE = "Scaling laws for associative memories, and for sinks"
 
 
@@ -33,7 +43,9 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
     for flag in chosen:
         if flag not in defaults and not lenient:
             had = ", ".join(defaults)
-            raise InputError(f"--{flag}: figure {figure} has no use for it; leave it out (it has {had})")
+            raise InputError(
+                f"--{flag}: figure {figure} has no use for it; leave it out (it has {had})"
+            )
     mine = {flag: value for flag, value in chosen.items() if flag in defaults}
     return Settings(seed=seed, **{**defaults, **mine}).check(figure)
 
@@ -46,16 +58,24 @@ def measure(settings: dict[str, Settings]) -> list[shared.Study]:
 
 
 def main() -> None:
-    figure = flags.DEFINE_enum("figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True)
-    out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
+    figure = flags.DEFINE_enum(
+        "figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True
+    )
+    out_flag = flags.DEFINE_string(
+        "out", None, "Folder for results.json, the pictures and index.html.", required=True
+    )
     seed = flags.DEFINE_integer("seed", 0, "Random seed.")
     choices = [
         flags.DEFINE_integer("runs", None, "Draws of data and embeddings; default: the figure's."),
         flags.DEFINE_float("alpha", None, "Exponent of Zipf's law."),
         flags.DEFINE_integer("n", None, "Inputs, the paper's N; documents in the study of sinks."),
         flags.DEFINE_integer("m", None, "Outputs, the paper's M."),
-        flags.DEFINE_list("d", None, "Dimensions of the embeddings; numbers of sinks in the study of sinks."),
-        flags.DEFINE_integer("p", None, "Inputs a thresholded scheme stores, the paper's P (figures 1 and 3)."),
+        flags.DEFINE_list(
+            "d", None, "Dimensions of the embeddings; numbers of sinks in the study of sinks."
+        ),
+        flags.DEFINE_integer(
+            "p", None, "Inputs a thresholded scheme stores, the paper's P (figures 1 and 3)."
+        ),
     ]
 
     def run() -> dict:
@@ -65,7 +85,10 @@ def main() -> None:
         every = figure.value == "all"
         names = FIGURES if every else [figure.value]
         settings = {name: settings_of(name, seed.value, chosen, lenient=every) for name in names}
-        command = ["python -m memsinks_jax.labs.associative_memory", *map(shlex.quote, sys.argv[1:])]
+        command = [
+            "python -m memsinks_jax.labs.associative_memory",
+            *map(shlex.quote, sys.argv[1:]),
+        ]
         with shared.folder(out_flag.value) as out:
             studies = measure(settings)
             seeds = sorted({run["seed"] for study in studies for run in study.runs})

@@ -1,8 +1,9 @@
-"""The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1 --out=runs/induction_head
+"""The birth of an induction head: python -m memsinks_jax.labs.induction_head --experiment=E1
+--out=runs/induction_head
 
-Trains and measures the runs of the experiment. Writes results.json, experiment_NAME.png and index.html once everything is
-done. Training saves its state to runs/ next to them: the same command resumes from there, and experiments with the same
---out share their runs.
+Trains and measures the runs of the experiment. Writes results.json, experiment_NAME.png and
+index.html once everything is done. Training saves its state to runs/ next to them: the same command
+resumes from there, and experiments with the same --out share their runs.
 """
 
 import functools
@@ -35,17 +36,22 @@ TITLE = "The birth of an induction head"
 SHOWN = ("acc_clean", "fresh own acc_clean", "wo1", "wk1", "wk0_64", "wk0", "ff1")
 
 
-def train(recipe: Recipe | World, statistics: Statistics, seed: int, folder: pathlib.Path, name: str) -> Run:
+def train(
+    recipe: Recipe | World, statistics: Statistics, seed: int, folder: pathlib.Path, name: str
+) -> Run:
     """One run, with a progress bar that shows its name.
 
-    During it SIGTERM and Ctrl-C save the state. At other times they end the command as usual: there is nothing to save.
+    During it SIGTERM and Ctrl-C save the state. At other times they end the command as usual: there
+    is nothing to save.
     """
     path = folder / f"{training.digest(recipe, statistics, seed)}.npz"
     folder.mkdir(parents=True, exist_ok=True)
     begun, quiet, stop = time.monotonic(), not sys.stderr.isatty(), threading.Event()
     before = [signal.signal(number, lambda *_: stop.set()) for number in interruption.SIGNALS]
     try:
-        with tqdm.tqdm(total=recipe.steps, unit="step", desc=name, disable=quiet, leave=False) as bar:
+        with tqdm.tqdm(
+            total=recipe.steps, unit="step", desc=name, disable=quiet, leave=False
+        ) as bar:
 
             def report(step, point):
                 bar.update(step - bar.n)
@@ -53,7 +59,9 @@ def train(recipe: Recipe | World, statistics: Statistics, seed: int, folder: pat
                 if stop.is_set():
                     raise interruption.Interrupted(f"{name}, at step {step}")
 
-            run = (sinks if isinstance(recipe, World) else training).train(recipe, statistics, seed, path, report)
+            run = (sinks if isinstance(recipe, World) else training).train(
+                recipe, statistics, seed, path, report
+            )
     finally:
         for number, handler in zip(interruption.SIGNALS, before, strict=True):
             signal.signal(number, handler)
@@ -75,29 +83,54 @@ def measure(preset: Preset, names: list[str], out: pathlib.Path) -> list[shared.
                 if (recipe, seed) not in done:
                     name = f"{label}, seed {seed}"
                     done[recipe, seed] = train(recipe, preset.statistics, seed, out / "runs", name)
-        return experiment.study(preset, {k: [done[one, seed] for seed in preset.seeds] for k, one in recipes.items()})
+        return experiment.study(
+            preset, {k: [done[one, seed] for seed in preset.seeds] for k, one in recipes.items()}
+        )
 
-    return shared.measure("experiment", {name: functools.partial(study, EXPERIMENTS[name]) for name in names})
+    return shared.measure(
+        "experiment", {name: functools.partial(study, EXPERIMENTS[name]) for name in names}
+    )
 
 
 def forecast(preset: Preset, names: list[str]) -> str:
     """The number of runs and steps, and an estimate of the time."""
-    recipes = list(dict.fromkeys(recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()))
+    recipes = list(
+        dict.fromkeys(
+            recipe for name in names for recipe in EXPERIMENTS[name].recipes(preset).values()
+        )
+    )
     if not recipes:
         return f"preset {preset.name}: nothing to train, minutes"
-    seconds, runs = presets.predicted_seconds(preset, recipes) * len(preset.seeds), len(recipes) * len(preset.seeds)
-    sizes = sorted({(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes})
-    all_sizes = "; ".join(f"{s} steps of {b} sequences of {t} tokens at width {d}" for s, b, t, d in sizes)
+    seconds, runs = (
+        presets.predicted_seconds(preset, recipes) * len(preset.seeds),
+        len(recipes) * len(preset.seeds),
+    )
+    sizes = sorted(
+        {(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes}
+    )
+    all_sizes = "; ".join(
+        f"{s} steps of {b} sequences of {t} tokens at width {d}" for s, b, t, d in sizes
+    )
     length = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
     return f"preset {preset.name}: {runs} runs ({all_sizes}), about {length} on this machine"
 
 
 def main() -> None:
-    experiment = flags.DEFINE_enum("experiment", None, [*EXPERIMENTS, "all"], "Experiment.", required=True)
-    out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
-    text = flags.DEFINE_string("text", None, "Text file to count bigrams in; default: the bundled table.")
-    preset_flag = flags.DEFINE_enum("preset", "laptop", ["laptop", "paper"], "Size of model and training.")
-    seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
+    experiment = flags.DEFINE_enum(
+        "experiment", None, [*EXPERIMENTS, "all"], "Experiment.", required=True
+    )
+    out_flag = flags.DEFINE_string(
+        "out", None, "Folder for results.json, the pictures and index.html.", required=True
+    )
+    text = flags.DEFINE_string(
+        "text", None, "Text file to count bigrams in; default: the bundled table."
+    )
+    preset_flag = flags.DEFINE_enum(
+        "preset", "laptop", ["laptop", "paper"], "Size of model and training."
+    )
+    seeds_flag = flags.DEFINE_list(
+        "seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals."
+    )
     choices = [
         flags.DEFINE_integer("k", None, "Triggers per sequence; default 5."),
         flags.DEFINE_integer("d", None, "Width; default: the preset's."),

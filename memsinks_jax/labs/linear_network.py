@@ -1,7 +1,8 @@
-"""Memorization Sinks' theorems: python -m memsinks_jax.labs.linear_network --theorem=all --out=runs/linear_network
+"""Memorization Sinks' theorems: python -m memsinks_jax.labs.linear_network --theorem=all
+--out=runs/linear_network
 
-Measures each theorem as stated and as corrected. Writes results.json, theorem_NAME.png and index.html once everything is
-done.
+Measures each theorem as stated and as corrected. Writes results.json, theorem_NAME.png and
+index.html once everything is done.
 """
 
 import shlex
@@ -17,9 +18,15 @@ TITLE = "The theorems of Memorization Sinks, as stated and as corrected"
 
 
 def main() -> None:
-    theorem = flags.DEFINE_enum("theorem", None, [*THEOREMS, "all"], "Theorem of the paper.", required=True)
-    out_flag = flags.DEFINE_string("out", None, "Folder for results.json, the pictures and index.html.", required=True)
-    seeds_flag = flags.DEFINE_list("seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals.")
+    theorem = flags.DEFINE_enum(
+        "theorem", None, [*THEOREMS, "all"], "Theorem of the paper.", required=True
+    )
+    out_flag = flags.DEFINE_string(
+        "out", None, "Folder for results.json, the pictures and index.html.", required=True
+    )
+    seeds_flag = flags.DEFINE_list(
+        "seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals."
+    )
 
     def run() -> dict:
         seeds = command_line.seeds(seeds_flag.value)

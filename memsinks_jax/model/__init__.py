@@ -1,1 +1,3 @@
-"""From tokens to logits, losses and text: the decoder, its parts, and the placement of its activations."""
+"""From tokens to logits, losses and text: the decoder, its parts, and the placement of its
+activations.
+"""

@@ -1,9 +1,10 @@
-"""Causal attention for XLA's CPU backend, forward and backward by hand. Axes as in decoder.py; G query heads share a kv
-head (H = K G), and a block of t queries may see S keys.
+"""Causal attention for XLA's CPU backend, forward and backward by hand. Axes as in decoder.py; G
+query heads share a kv head (H = K G), and a block of t queries may see S keys.
 
-Scores are key-major, (B, K, S, G t). Then none of the six products contracts the first axis of an operand, which takes
-XLA's CPU backend up to twice the time. The exponentials are saved for the backward pass. They are divided by their sum only
-after the product with the values, because there is less to divide.
+Scores are key-major, (B, K, S, G t). Then none of the six products contracts the first axis of an
+operand, which takes XLA's CPU backend up to twice the time. The exponentials are saved for the
+backward pass. They are divided by their sum only after the product with the values, because there
+is less to divide.
 """
 
 import jax
@@ -17,19 +18,25 @@ _MOST_BLOCKS = 16  # for a long row: each block is compiled separately
 def causal_attention(
     query_BTHC: jax.Array, key_BTKC: jax.Array, value_BTKC: jax.Array, visible_BTT: jax.Array
 ) -> jax.Array:
-    """Softmax attention over the visible positions -> (B, T, H, C). `visible_BTT` must be causal, and every position
-    must see at least one. A block of queries reads no keys after its own end."""
+    """Softmax attention over the visible positions -> (B, T, H, C). `visible_BTT` must be causal,
+    and every position must see at least one. A block of queries reads no keys after its own end.
+    """
     return _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT)[0]
 
 
 def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
-    kv_heads, scaled_BTHC = key_BTKC.shape[2], query_BTHC.astype(jnp.float32) * query_BTHC.shape[-1] ** -0.5
+    kv_heads, scaled_BTHC = (
+        key_BTKC.shape[2],
+        query_BTHC.astype(jnp.float32) * query_BTHC.shape[-1] ** -0.5,
+    )
     outputs, saved = [], []
     for start, end in _blocks(query_BTHC.shape[1]):
         scores = _product(_rows(key_BTKC[:, :end]), _columns(scaled_BTHC[:, start:end], kv_heads))
         visible_BStT = jnp.swapaxes(visible_BTT[:, start:end, :end], 1, 2)[:, None, :, None]
         split = (*scores.shape[:3], -1, end - start)  # G and t apart
-        scores = jnp.where(visible_BStT, scores.reshape(split), jnp.finfo(jnp.float32).min).reshape(scores.shape)
+        scores = jnp.where(visible_BStT, scores.reshape(split), jnp.finfo(jnp.float32).min).reshape(
+            scores.shape
+        )
         exponentials = jnp.exp(scores - scores.max(axis=2, keepdims=True))
         inverse = 1 / exponentials.sum(axis=2, keepdims=True)
         exponentials = exponentials.astype(value_BTKC.dtype)
@@ -43,15 +50,20 @@ def _forward(query_BTHC, key_BTKC, value_BTKC, visible_BTT):
 def _backward(residuals, gradient_BTHC):
     scaled_BTHC, key_BTKC, value_BTKC, output_BTHC, saved = residuals
     kv_heads, dtype = key_BTKC.shape[2], key_BTKC.dtype
-    # The derivative of softmax needs the sum of weight times gradient for each query, which is also this product.
+    # The derivative of softmax needs the sum of weight times gradient for each query, which is also
+    # this product.
     along_BTH1 = (gradient_BTHC * output_BTHC).astype(jnp.float32).sum(axis=-1, keepdims=True)
     queries, keys, values = [], [], []
-    for (start, end), (exponentials, inverse) in zip(_blocks(scaled_BTHC.shape[1]), saved, strict=True):
+    for (start, end), (exponentials, inverse) in zip(
+        _blocks(scaled_BTHC.shape[1]), saved, strict=True
+    ):
         upstream = _columns(gradient_BTHC[:, start:end], kv_heads) * inverse
         along = _columns(along_BTH1[:, start:end], kv_heads) * inverse
         of_weights = _product(_rows(value_BTKC[:, :end]), upstream.astype(dtype))
         of_scores = (exponentials * (of_weights - along)).astype(dtype)
-        queries.append(_positions(_product(_columns(key_BTKC[:, :end], kv_heads), of_scores), end - start))
+        queries.append(
+            _positions(_product(_columns(key_BTKC[:, :end], kv_heads), of_scores), end - start)
+        )
         keys.append(_product(of_scores, _rows(scaled_BTHC[:, start:end], kv_heads)))
         values.append(_product(exponentials, jnp.swapaxes(upstream, 2, 3).astype(dtype)))
     query_BTHC = (jnp.concatenate(queries, axis=1) * scaled_BTHC.shape[-1] ** -0.5).astype(dtype)
@@ -88,11 +100,17 @@ def _columns(x_BTHC: jax.Array, kv_heads: int) -> jax.Array:
 def _positions(x: jax.Array, length: int) -> jax.Array:
     """The inverse of `_columns` -> (B, T, H, C)."""
     batch, kv_heads, size, _ = x.shape
-    return x.reshape(batch, kv_heads, size, -1, length).transpose(0, 4, 1, 3, 2).reshape(batch, length, -1, size)
+    return (
+        x.reshape(batch, kv_heads, size, -1, length)
+        .transpose(0, 4, 1, 3, 2)
+        .reshape(batch, length, -1, size)
+    )
 
 
 def _over_blocks(parts: list[jax.Array]) -> jax.Array:
-    """Sums the blocks' contributions to the keys up to their ends, (B, K, end, C) each -> (B, T, K, C)."""
+    """Sums the blocks' contributions to the keys up to their ends, (B, K, end, C) each -> (B, T, K,
+    C).
+    """
     starts = [0] + [part.shape[2] for part in parts]
     pieces = [
         sum(part[:, :, start:end] for part in parts[number:])

@@ -1,14 +1,16 @@
-"""The decoder: one module for all families. What they differ in are facts, read from families.FAMILIES and the config.
+"""The decoder: one module for all families. What they differ in are facts, read from
+families.FAMILIES and the config.
 
-Axes: B batch, T time, D d_model, F hidden (S shared + M sinks), H heads, K kv heads, C head dim, V vocabulary, L layers;
-in a cache, T is its capacity.
+Axes: B batch, T time, D d_model, F hidden (S shared + M sinks), H heads, K kv heads, C head dim, V
+vocabulary, L layers; in a cache, T is its capacity.
 
-Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD of width H C) and `mlp`
-(hidden activation, after the gate if there is one, before the down projection, x_BTF). An intervention, a pure function
-`(x, layer) -> x`, may read or change the activation there. `layer` is a traced int32. The model knows no intervention by
-name. With sparse sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where.
-With sinks by context, the entry `contexts` has the row of the table of contexts at every position, int32 (B, T), NONE
-for none; it is added before the head.
+Every layer has two named sites: `attention` (concatenated heads before the output projection, x_BTD
+of width H C) and `mlp` (hidden activation, after the gate if there is one, before the down
+projection, x_BTF). An intervention, a pure function `(x, layer) -> x`, may read or change the
+activation there. `layer` is a traced int32. The model knows no intervention by name. With sparse
+sinks F is S, and the entry `sinks` of the interventions has the table rows that are on, and where.
+With sinks by context, the entry `contexts` has the row of the table of contexts at every position,
+int32 (B, T), NONE for none; it is added before the head.
 """
 
 import dataclasses
@@ -34,8 +36,8 @@ from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | jax.Array]
 
-# Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which tokens need a next token,
-# None if all do -> interventions.
+# Interventions that depend on the rows: (B, T) bool, which tokens are real; (B, T) bool, which
+# tokens need a next token, None if all do -> interventions.
 Change = Callable[[jax.Array, jax.Array | None], Interventions]
 
 CONTEXTS = "sink_contexts"  # the table of contexts, (M, D)
@@ -47,7 +49,8 @@ _ACTIVATIONS = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
 }
 
-# What of a layer is saved for the backward pass, which recomputes the rest. From most memory to least.
+# What of a layer is saved for the backward pass, which recomputes the rest. From most memory to
+# least.
 REMAT_POLICIES = {
     "none": None,
     "products": jax.checkpoint_policies.save_from_both_policies(
@@ -61,12 +64,16 @@ REMAT_POLICIES = {
 
 def compose(*changes: Interventions) -> Interventions:
     """Combines interventions in this order. At most one may have `sinks` or `contexts`."""
-    sparse = {site: change[site] for change in changes for site in ("sinks", "contexts") if site in change}
+    sparse = {
+        site: change[site] for change in changes for site in ("sinks", "contexts") if site in change
+    }
     sites = {site for change in changes for site in change} - set(sparse)
 
     def chain(site: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
         functions = [change[site] for change in changes if site in change]
-        return lambda x, layer: functools.reduce(lambda x, function: function(x, layer), functions, x)
+        return lambda x, layer: functools.reduce(
+            lambda x, function: function(x, layer), functions, x
+        )
 
     return {site: chain(site) for site in sites} | sparse
 
@@ -80,8 +87,8 @@ def no_change(real_BT: jax.Array, asked_BT: jax.Array | None) -> Interventions:
 def recorded(x: jax.Array, record: jax.Array) -> jax.Array:
     """Returns x. The gradient for `record`, zeros like x in float32, is x itself.
 
-    An intervention can return only the activation; this is how it reports what it has seen. The rest of the backward pass
-    is computed only if it is used.
+    An intervention can return only the activation; this is how it reports what it has seen. The
+    rest of the backward pass is computed only if it is used.
     """
     return x
 
@@ -103,7 +110,9 @@ def empty_cache(config: ModelConfig, batch: int, length: int) -> Cache:
 
 
 class LayerInputs(NamedTuple):
-    """The inputs that all layers share. `angles_BTC` has one array for each kind of layer, see positions.py."""
+    """The inputs that all layers share. `angles_BTC` has one array for each kind of layer, see
+    positions.py.
+    """
 
     segments_BT: jax.Array
     positions_BT: jax.Array
@@ -113,16 +122,29 @@ class LayerInputs(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """Attention and MLP, each added to the residual stream; the family decides which inputs and outputs are normed."""
+    """Attention and MLP, each added to the residual stream; the family decides which inputs and
+    outputs are normed.
+    """
 
     def __init__(self, model: "Decoder", key: jax.Array):
         config: ModelConfig = model.config
-        self.model, self.family, width, heads = model, FAMILIES[config.family], config.d_model, config.attention_width
-        shapes = {"query": (width, heads), "key": (width, config.key_width), "value": (width, config.key_width),
-                  "attention_output": (heads, width)}  # fmt: skip
+        self.model, self.family, width, heads = (
+            model,
+            FAMILIES[config.family],
+            config.d_model,
+            config.attention_width,
+        )
+        shapes = {
+            "query": (width, heads),
+            "key": (width, config.key_width),
+            "value": (width, config.key_width),
+            "attention_output": (heads, width),
+        }
         has_bias = dict.fromkeys(shapes, config.attention_bias)
         has_bias["attention_output"] &= self.family.output_bias
-        shapes |= dict.fromkeys(("gate", "up") if self.family.gated else ("up",), (width, model.hidden))
+        shapes |= dict.fromkeys(
+            ("gate", "up") if self.family.gated else ("up",), (width, model.hidden)
+        )
         shapes["down"] = (model.hidden, width)
         has_bias = dict.fromkeys(shapes, config.mlp_bias) | has_bias
         new = _Initial(key, b"layers", len(shapes) + sum(has_bias.values()))
@@ -132,16 +154,32 @@ class Layer(nnx.Module):
             setattr(self, f"{name}_bias", new.zeros(shape[1]) if has_bias[name] else None)
         sizes = {"head": (config.head_width, config.head_width), "width": (heads, config.key_width)}
         query, keys = sizes.get(self.family.query_key_norm, (0, 0))
-        before, after = (width if placed else 0 for placed in (self.family.norm_before, self.family.norm_after))
-        norms = {"attention_norm": before, "mlp_norm": before, "attention_output_norm": after, "mlp_output_norm": after,
-                 "query_norm": query, "key_norm": keys}  # fmt: skip
+        before, after = (
+            width if placed else 0 for placed in (self.family.norm_before, self.family.norm_after)
+        )
+        norms = {
+            "attention_norm": before,
+            "mlp_norm": before,
+            "attention_output_norm": after,
+            "mlp_output_norm": after,
+            "query_norm": query,
+            "key_norm": keys,
+        }
         for name, size in norms.items():
             setattr(self, name, Norm(config, size) if size else None)
 
     def __call__(
-        self, x_BTD: jax.Array, layer: jax.Array, kind: jax.Array | None, cache: Cache | None, rows, inputs: LayerInputs
+        self,
+        x_BTD: jax.Array,
+        layer: jax.Array,
+        kind: jax.Array | None,
+        cache: Cache | None,
+        rows,
+        inputs: LayerInputs,
     ) -> tuple[jax.Array, Cache | None]:
-        heads_BTD, cache = self.attention(_normed(self.attention_norm, x_BTD), layer, kind, cache, inputs)
+        heads_BTD, cache = self.attention(
+            _normed(self.attention_norm, x_BTD), layer, kind, cache, inputs
+        )
         read_BTD, x_BTD = x_BTD, x_BTD + _normed(self.attention_output_norm, heads_BTD)
         read_BTD = _normed(self.mlp_norm, read_BTD if self.family.parallel else x_BTD)
         x_BTD = x_BTD + _normed(self.mlp_output_norm, self.mlp(read_BTD, layer, rows, inputs))
@@ -151,7 +189,10 @@ class Layer(nnx.Module):
         config: ModelConfig = self.model.config
 
         def heads(name: str) -> jax.Array:
-            y, norm = self.linear(name, x_BTD), {"query": self.query_norm, "key": self.key_norm}.get(name)
+            y, norm = (
+                self.linear(name, x_BTD),
+                {"query": self.query_norm, "key": self.key_norm}.get(name),
+            )
             by_head = (*x_BTD.shape[:2], -1, config.head_width)
             if self.family.query_key_norm == "width":
                 y_BTHC = _normed(norm, y).reshape(by_head)
@@ -165,7 +206,13 @@ class Layer(nnx.Module):
             query_BTHC = query_BTHC * (config.attention_scale * config.head_width**0.5)
         if cache is None:
             heads_BTHC = attend(
-                self.model.kernel, query_BTHC, key_BTKC, value_BTKC, inputs.segments_BT, self.model.windows, kind
+                self.model.kernel,
+                query_BTHC,
+                key_BTKC,
+                value_BTKC,
+                inputs.segments_BT,
+                self.model.windows,
+                kind,
             )
         else:
             rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
@@ -176,11 +223,15 @@ class Layer(nnx.Module):
             )
             before_BTS = inputs.positions_BT[:, :, None] - jnp.arange(cache.keys.shape[2])
             visible_BTS = within(before_BTS, self.model.windows, kind)
-            heads_BTHC = masked_attention(query_BTHC, cache.keys[layer], cache.values[layer], visible_BTS)
+            heads_BTHC = masked_attention(
+                query_BTHC, cache.keys[layer], cache.values[layer], visible_BTS
+            )
         heads_BTD = _intervene(inputs, "attention", heads_BTHC.reshape(*x_BTD.shape[:2], -1), layer)
         return self.linear("attention_output", heads_BTD, residual=True), cache
 
-    def mlp(self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array], inputs: LayerInputs) -> jax.Array:
+    def mlp(
+        self, x_BTD: jax.Array, layer: jax.Array, rows: dict[str, jax.Array], inputs: LayerInputs
+    ) -> jax.Array:
         linear = functools.partial(self.linear, x=x_BTD, columns=inputs.gradient_scale)
         x_BTF = _intervene(inputs, "mlp", self.activation(linear), layer)
         y_BTD = self.linear("down", x_BTF, residual=True, rows=inputs.gradient_scale)
@@ -191,11 +242,18 @@ class Layer(nnx.Module):
     def activation(self, linear: Callable[[str], jax.Array]) -> jax.Array:
         """The hidden activation of an MLP, from the outputs of its linear maps."""
         function = _ACTIVATIONS[self.family.activation]
-        return function(linear("gate")) * linear("up") if self.family.gated else function(linear("up"))
+        return (
+            function(linear("gate")) * linear("up") if self.family.gated else function(linear("up"))
+        )
 
-    def linear(self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None) -> jax.Array:
+    def linear(
+        self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None
+    ) -> jax.Array:
         """x @ kernel + bias."""
-        kernel, bias = getattr(self, f"{name}_kernel")[...].astype(x.dtype), getattr(self, f"{name}_bias")
+        kernel, bias = (
+            getattr(self, f"{name}_kernel")[...].astype(x.dtype),
+            getattr(self, f"{name}_bias"),
+        )
         kernel = gather(kernel, *((TENSOR, FSDP) if residual else (FSDP, TENSOR)))
         y = product(x, kernel, None, rows, columns)
         if bias is None:
@@ -230,22 +288,26 @@ class Norm(nnx.Module):
         wide, scale = x.astype(jnp.float32), self.scale[...] + 1 if self.offset else self.scale[...]
         if self.bias is not None:
             wide = wide - wide.mean(axis=-1, keepdims=True)
-        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon) * scale
+        normed = (
+            wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon) * scale
+        )
         return (normed if self.bias is None else normed + self.bias[...]).astype(x.dtype)
 
 
 class _Initial:
     """Initial parameters, made one after the other.
 
-    The keys are those of Flax Linen, for the same parameters as earlier versions: by the number of a parameter. Linen went
-    through the layers twice; there the number of the second time counts.
+    The keys are those of Flax Linen, for the same parameters as earlier versions: by the number of
+    a parameter. Linen went through the layers twice; there the number of the second time counts.
     """
 
     def __init__(self, key: jax.Array, scope: bytes = b"", number: int = 0):
         self.key, self.scope, self.number = key, scope, number
 
     def normal(self, *shape: int, writers: int = 1) -> nnx.Param:
-        """Weights. Those that write to the residual stream start smaller, by the number of writers (GPT-2)."""
+        """Weights. Those that write to the residual stream start smaller, by the number of writers
+        (GPT-2).
+        """
         self.number += 1
         digest = hashlib.sha1(self.scope + bytes([self.number])).digest()
         key = jax.random.fold_in(self.key, int.from_bytes(digest[:4]))
@@ -267,8 +329,16 @@ class _Modules(nnx.Module):
         shape = model.sinks, config.layers, config.d_model
         for name in sparse_sinks.tables_of(config) if model.sinks else ():
             writers = 2 * config.layers if name.endswith("down") else 1
-            setattr(self, name, new.zeros(*shape[:2]) if name.endswith("bias") else new.normal(*shape, writers=writers))
-        self.layers = nnx.vmap(lambda key: model.layer(model, key))(jax.random.split(key, config.layers))
+            setattr(
+                self,
+                name,
+                new.zeros(*shape[:2])
+                if name.endswith("bias")
+                else new.normal(*shape, writers=writers),
+            )
+        self.layers = nnx.vmap(lambda key: model.layer(model, key))(
+            jax.random.split(key, config.layers)
+        )
         self.final_norm = Norm(config, config.d_model)
         if not config.tied_head:
             self.head_kernel = new.normal(config.d_model, model.vocabulary_size)
@@ -278,7 +348,8 @@ class _Modules(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """Tokens to logits, as a pure function of parameters: a nested dict of arrays, those of the layers stacked.
+    """Tokens to logits, as a pure function of parameters: a nested dict of arrays, those of the
+    layers stacked.
 
     Attributes:
       config: sizes; `config.hidden` is not read here.
@@ -330,13 +401,20 @@ class Decoder:
     ) -> jax.Array | tuple[jax.Array, Cache]:
         """int32 tokens, segments (from 1; 0 padding) and positions (from 0) -> float32 logits_BTV.
 
-        A position sees itself and earlier positions of its own segment, nothing else. With a cache, a row is one
-        document: its keys and values are stored at their positions, each position sees those up to its own, and the
-        result is (logits_BTV, cache); segments are not read. `read_out` replaces the logits by another function of the
-        last hidden states (x_BTD) and the head's matrix (D, V). `gradient_scale` is for the MLPs' neurons.
+        A position sees itself and earlier positions of its own segment, nothing else. With a cache,
+        a row is one
+        document: its keys and values are stored at their positions, each position sees those up to
+        its own, and the result is (logits_BTV, cache); segments are not read. `read_out` replaces
+        the logits by another function of the last hidden states (x_BTD) and the head's matrix (D,
+        V). `gradient_scale` is for the MLPs' neurons.
         """
         config, interventions = self.config, interventions or {}
-        sites = {"attention", "mlp", *(("sinks",) if self.sinks else ()), *(("contexts",) if self.contexts else ())}
+        sites = {
+            "attention",
+            "mlp",
+            *(("sinks",) if self.sinks else ()),
+            *(("contexts",) if self.contexts else ()),
+        }
         if unknown := set(interventions) - sites:
             raise ValueError(f"no site named {sorted(unknown)}; sites are attention and mlp")
         dtype, modules = jnp.dtype(config.dtype), nnx.merge(self._structure, params)
@@ -352,7 +430,9 @@ class Decoder:
             rows = sparse_sinks.fetch(tables, interventions["sinks"], dtype)
         structure, stacked = nnx.split(modules.layers)
 
-        def layer(x_BTD, cache, weights: nnx.State, number, kind, rows, *places) -> tuple[jax.Array, Cache | None]:
+        def layer(
+            x_BTD, cache, weights: nnx.State, number, kind, rows, *places
+        ) -> tuple[jax.Array, Cache | None]:
             inputs = LayerInputs(*places, interventions, gradient_scale)
             return nnx.merge(structure, weights)(x_BTD, number, kind, cache, rows, inputs)
 
@@ -360,9 +440,17 @@ class Decoder:
             layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
         x_BTD = constrain(x_BTD.astype(dtype), BATCH, None, None)
         (x_BTD, cache), _ = jax.lax.scan(
-            lambda carried, its: (layer(*carried, *its, segments_BT, positions_BT, angles_BTC), None),
+            lambda carried, its: (
+                layer(*carried, *its, segments_BT, positions_BT, angles_BTC),
+                None,
+            ),
             (x_BTD, cache),
-            (stacked, jnp.arange(config.layers), jnp.asarray(kind_L) if kind_L.any() else None, rows),
+            (
+                stacked,
+                jnp.arange(config.layers),
+                jnp.asarray(kind_L) if kind_L.any() else None,
+                rows,
+            ),
             unroll=config.layers if self.unroll else 1,
         )
         x_BTD = modules.final_norm(x_BTD)
@@ -377,17 +465,22 @@ class Decoder:
 def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, Partition]:
     """The decoder of a config, and its Partition of the hidden neurons into shared ones and sinks.
 
-    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's. Raises InputError as `choose_kernel` does.
+    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's. Raises InputError as
+    `choose_kernel` does.
     """
     parts, sparse = partition(config.model, config.sinks), is_sparse(config.sinks)
     platform = platform or jax.default_backend()
     decoder = Decoder(
-        config.model, parts.shared if sparse else sum(parts), config.data.vocabulary_size, config.data.row_length,
+        config.model,
+        parts.shared if sparse else sum(parts),
+        config.data.vocabulary_size,
+        config.data.row_length,
         kernel=choose_kernel(config, platform),
         remat=config.compute.remat,
-        # XLA's CPU backend copies a loop's activations at every iteration: unrolled layers are a tenth faster there.
+        # XLA's CPU backend copies a loop's activations at every iteration: unrolled layers are a
+        # tenth faster there.
         unroll=platform == "cpu",
         sinks=parts.sinks if sparse else 0,
         contexts=config.contexts.rows if config.sinks.traits.by_context else 0,
-    )  # fmt: skip
+    )
     return decoder, parts

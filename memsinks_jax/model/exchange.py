@@ -1,9 +1,11 @@
 """Gathers rows of tables that are sharded along `fsdp`. Only the requested rows go between devices.
 
-One all-to-all sends every device the numbers of the rows that others need from it, and a second one returns the rows.
-Gradients go back the same way. With XLA's own gather every device would fetch its part of all rows, and sum them all.
+One all-to-all sends every device the numbers of the rows that others need from it, and a second one
+returns the rows. Gradients go back the same way. With XLA's own gather every device would fetch its
+part of all rows, and sum them all.
 
-A device needs K rows. There are n devices along `fsdp`, and each has room for C rows for each of the others.
+A device needs K rows. There are n devices along `fsdp`, and each has room for C rows for each of
+the others.
 """
 
 import math
@@ -17,7 +19,9 @@ from jax.typing import DTypeLike
 from memsinks_jax.model.placement import AXES, BATCH, FSDP, divides, parts_along
 
 
-def rows_of(tables: dict[str, jax.Array], numbers: jax.Array, dtype: DTypeLike) -> dict[str, jax.Array]:
+def rows_of(
+    tables: dict[str, jax.Array], numbers: jax.Array, dtype: DTypeLike
+) -> dict[str, jax.Array]:
     """{name: (M, *row)} -> {name: (*numbers, *row)} in another type; 0 for a number without a row.
 
     Args:
@@ -39,13 +43,22 @@ def _exchanged(sizes, tables, numbers):
     def fetch(tables, numbers):
         def add_round(number, rows):
             slots_K, asked = _asked(numbers.ravel(), number, sizes)
-            answer = jax.tree.map(lambda table: _sent(_taken(table, asked).astype(sizes[-1])), tables)
-            return jax.tree.map(lambda rows, got: rows + _taken(got, slots_K).reshape(rows.shape), rows, answer)
+            answer = jax.tree.map(
+                lambda table: _sent(_taken(table, asked).astype(sizes[-1])), tables
+            )
+            return jax.tree.map(
+                lambda rows, got: rows + _taken(got, slots_K).reshape(rows.shape), rows, answer
+            )
 
-        rows = {name: jnp.zeros((*numbers.shape, *table.shape[1:]), sizes[-1]) for name, table in tables.items()}
+        rows = {
+            name: jnp.zeros((*numbers.shape, *table.shape[1:]), sizes[-1])
+            for name, table in tables.items()
+        }
         return jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_round, rows)
 
-    return jax.shard_map(fetch, in_specs=(P(FSDP), P(BATCH)), out_specs=P(BATCH), check_vma=False)(tables, numbers)
+    return jax.shard_map(fetch, in_specs=(P(FSDP), P(BATCH)), out_specs=P(BATCH), check_vma=False)(
+        tables, numbers
+    )
 
 
 def _exchanged_backward(sizes, numbers, gradients):
@@ -55,7 +68,11 @@ def _exchanged_backward(sizes, numbers, gradients):
         def add_round(number, tables):
             slots_K, asked = _asked(numbers.ravel(), number, sizes)
             room = _room(numbers.size, shards)
-            whose = jnp.full(shards * room, numbers.size).at[slots_K].set(jnp.arange(numbers.size), mode="drop")
+            whose = (
+                jnp.full(shards * room, numbers.size)
+                .at[slots_K]
+                .set(jnp.arange(numbers.size), mode="drop")
+            )
 
             def added(table, gradient):
                 sent = _sent(_taken(gradient.reshape(numbers.size, *table.shape[1:]), whose))
@@ -64,7 +81,10 @@ def _exchanged_backward(sizes, numbers, gradients):
             return jax.tree.map(added, tables, gradients)
 
         rank = numbers.ndim
-        tables = {name: jnp.zeros((count, *rows.shape[rank:]), jnp.float32) for name, rows in gradients.items()}
+        tables = {
+            name: jnp.zeros((count, *rows.shape[rank:]), jnp.float32)
+            for name, rows in gradients.items()
+        }
         tables = jax.lax.fori_loop(0, _turns(numbers.ravel(), sizes), add_round, tables)
         return jax.lax.psum(tables, "data")
 
@@ -72,7 +92,10 @@ def _exchanged_backward(sizes, numbers, gradients):
     return jax.shard_map(give_back, **specs, check_vma=False)(numbers, gradients), None
 
 
-_exchanged.defvjp(lambda sizes, tables, numbers: (_exchanged(sizes, tables, numbers), numbers), _exchanged_backward)
+_exchanged.defvjp(
+    lambda sizes, tables, numbers: (_exchanged(sizes, tables, numbers), numbers),
+    _exchanged_backward,
+)
 
 
 def _room(numbers: int, shards: int) -> int:
@@ -96,14 +119,20 @@ def _turns(numbers_K: jax.Array, sizes: tuple) -> jax.Array:
 
 
 def _asked(numbers_K: jax.Array, number: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
-    """Where the answers of a round go, (K,), n * C for none; and the rows that others request from this device, (n * C,)."""
+    """Where the answers of a round go, (K,), n * C for none; and the rows that others request from
+    this device, (n * C,).
+    """
     shards, count, _ = sizes
     room = _room(numbers_K.size, shards)
     owner_K, before_K = _places(numbers_K, sizes)
     slots_K = jnp.where(
-        (owner_K < shards) & (before_K // room == number), owner_K * room + before_K % room, shards * room
+        (owner_K < shards) & (before_K // room == number),
+        owner_K * room + before_K % room,
+        shards * room,
     )
-    wanted = jnp.full(shards * room, count, jnp.int32).at[slots_K].set(numbers_K % count, mode="drop")
+    wanted = (
+        jnp.full(shards * room, count, jnp.int32).at[slots_K].set(numbers_K % count, mode="drop")
+    )
     return slots_K, _sent(wanted)
 
 

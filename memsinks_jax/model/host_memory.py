@@ -12,8 +12,10 @@ _resident_before = 0  # when freed memory was last returned to the kernel
 
 
 def use_one_arena() -> None:
-    """Makes glibc give all threads one heap, for `keep_freed_memory`. That runs after jax has found its devices, and jax's
-    threads would have heaps of their own by then. Does nothing without glibc."""
+    """Makes glibc give all threads one heap, for `keep_freed_memory`. That runs after jax has found
+    its devices, and jax's threads would have heaps of their own by then. Does nothing without
+    glibc.
+    """
     global _one_arena
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         _one_arena = library.mallopt(_ARENA_MAX, 1) == 1
@@ -21,12 +23,13 @@ def use_one_arena() -> None:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """In a command on a CPU, makes glibc keep large freed blocks instead of returning them to the kernel, and use large
-    pages for them. Asks jax for its devices.
+    """In a command on a CPU, makes glibc keep large freed blocks instead of returning them to the
+    kernel, and use large pages for them. Asks jax for its devices.
 
-    XLA's CPU backend allocates all temporaries of a step anew. Without this, the kernel spends a third of a small model's
-    time on clearing the same pages again. With an accelerator the temporaries are not in the host's memory, which would
-    only stay at its peak. Does nothing in a process that is not one of our commands, or without glibc.
+    XLA's CPU backend allocates all temporaries of a step anew. Without this, the kernel spends a
+    third of a small model's time on clearing the same pages again. With an accelerator the
+    temporaries are not in the host's memory, which would only stay at its peak. Does nothing in a
+    process that is not one of our commands, or without glibc.
     """
     import jax
 
@@ -47,8 +50,9 @@ def keep_freed_memory() -> None:
 
 
 def give_back() -> None:
-    """Returns freed memory to the kernel where `keep_freed_memory` keeps it: before a save or an evaluation, which need
-    blocks of other sizes than a step."""
+    """Returns freed memory to the kernel where `keep_freed_memory` keeps it: before a save or an
+    evaluation, which need blocks of other sizes than a step.
+    """
     global _resident_before
     if _one_arena:
         ctypes.CDLL(None).malloc_trim(0)
@@ -56,10 +60,12 @@ def give_back() -> None:
 
 
 def bound_freed_memory() -> None:
-    """`give_back` if the process has grown by a GiB since the last time. To be called before each program that reads.
+    """`give_back` if the process has grown by a GiB since the last time. To be called before each
+    program that reads.
 
-    What a reader retains lies between the blocks that a program frees, and splits them. So the next program takes new
-    memory, where blocks are large: of a vocabulary of 49,152 tokens, 100 MB a second.
+    What a reader retains lies between the blocks that a program frees, and splits them. So the next
+    program takes new memory, where blocks are large: of a vocabulary of 49,152 tokens, 100 MB a
+    second.
     """
     if _one_arena and _resident() > _resident_before + _MOST_FREED:
         give_back()

@@ -13,7 +13,9 @@ from memsinks_jax.model.products import product
 
 
 def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
-    """float32 (B, T, V), summed and kept in float32 for any type of x; (B, V) for one position per row, (B, D)."""
+    """float32 (B, T, V), summed and kept in float32 for any type of x; (B, V) for one position per
+    row, (B, D).
+    """
     logits_BTV = product(x_BTD, head_DV.astype(x_BTD.dtype), preferred_element_type=jnp.float32)
     return constrain(logits_BTV, BATCH, *[None] * (logits_BTV.ndim - 2), TENSOR)
 
@@ -24,13 +26,18 @@ def valid_weights(targets_BT: jax.Array, weights_BT: jax.Array, vocabulary_size:
 
 
 def token_losses(
-    x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array, chunks: int = 1
+    x_BTD: jax.Array,
+    head_DV: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
+    chunks: int = 1,
 ) -> jax.Array:
-    """Weight times cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B, T).
+    """Weight times cross-entropy in nats at every position, 0 where the weight is 0 -> float32 (B,
+    T).
 
     Args:
-      chunks: parts of the vocabulary, computed one at a time. With more than one, the logits are never in memory at once;
-        the backward pass recomputes each part.
+      chunks: parts of the vocabulary, computed one at a time. With more than one, the logits are
+        never in memory at once; the backward pass recomputes each part.
     """
     # Make targets valid first: an invalid one would count as another token, or give NaN.
     valid_BT = jnp.where(weights_BT > 0, targets_BT, 0)
@@ -42,13 +49,18 @@ def token_losses(
 
 
 def cross_entropy(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
-    """-log softmax at the target, nats (B, T). Without gather or scatter, which a sharded vocabulary cannot do in place."""
+    """-log softmax at the target, nats (B, T). Without gather or scatter, which a sharded
+    vocabulary cannot do in place.
+    """
     is_target_BTV = targets_BT[..., None] == jnp.arange(logits_BTV.shape[-1])
-    return jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.where(is_target_BTV, logits_BTV, 0.0).sum(axis=-1)
+    return jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.where(is_target_BTV, logits_BTV, 0.0).sum(
+        axis=-1
+    )
 
 
 def _in_chunks(head_DV: jax.Array, chunks: int) -> jax.Array:
-    """(D, V) -> (P, D, W), P parts of W = ceil(V / P) columns: token v is column v // P of part v % P.
+    """(D, V) -> (P, D, W), P parts of W = ceil(V / P) columns: token v is column v // P of part v %
+    P.
 
     Neighbours go to different chunks, so that each device cuts its own shard of the vocabulary.
     """
@@ -92,11 +104,19 @@ def _chunked_backward(vocabulary_size, residuals, cotangent_BT):
     def add(x_gradient_ND, chunk_and_head):
         chunk, head_DW = chunk_and_head
         logits_BTW, tokens_W = _chunk_logits(x_BTD, head_DW, chunk, chunks, vocabulary_size)
-        logits_gradient_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (targets_BT[..., None] == tokens_W)
-        gradient_NW = (logits_gradient_BTW * cotangent_BT[..., None]).astype(x_BTD.dtype).reshape(flat_ND.shape[0], -1)
+        logits_gradient_BTW = jnp.exp(logits_BTW - total_BT[..., None]) - (
+            targets_BT[..., None] == tokens_W
+        )
+        gradient_NW = (
+            (logits_gradient_BTW * cotangent_BT[..., None])
+            .astype(x_BTD.dtype)
+            .reshape(flat_ND.shape[0], -1)
+        )
         head_WD = head_DW.astype(x_BTD.dtype).T
         x_gradient_ND += jnp.matmul(gradient_NW, head_WD, preferred_element_type=jnp.float32)
-        return x_gradient_ND, jnp.matmul(flat_ND.T, gradient_NW, preferred_element_type=head_DW.dtype)
+        return x_gradient_ND, jnp.matmul(
+            flat_ND.T, gradient_NW, preferred_element_type=head_DW.dtype
+        )
 
     start = jnp.zeros(flat_ND.shape, jnp.float32)
     x_gradient_ND, head_gradients_PDW = jax.lax.scan(add, start, (jnp.arange(chunks), heads_PDW))

@@ -1,7 +1,7 @@
 """How activations lie on the devices: the names of the mesh's axes, and hints to the compiler.
 
-The mesh is that of the context (`jax.set_mesh`). Without one, or with one device, these functions do nothing. An axis that
-the mesh does not divide is left whole.
+The mesh is that of the context (`jax.set_mesh`). Without one, or with one device, these functions
+do nothing. An axis that the mesh does not divide is left whole.
 """
 
 import contextlib
@@ -36,10 +36,11 @@ def on_mesh_of(arrays) -> contextlib.AbstractContextManager:
 
 
 def jit(function: Callable, **options) -> Callable:
-    """jax.jit, traced and called on the mesh of its arguments, for programs that use the parameters of an opened model.
+    """jax.jit, traced and called on the mesh of its arguments, for programs that use the parameters
+    of an opened model.
 
-    Without the mesh the hints here have no effect, and a kernel that XLA cannot split cannot run on several devices. A call
-    returns freed memory first, if there is much.
+    Without the mesh the hints here have no effect, and a kernel that XLA cannot split cannot run on
+    several devices. A call returns freed memory first, if there is much.
     """
     compiled = jax.jit(function, **options)
 
@@ -52,8 +53,9 @@ def jit(function: Callable, **options) -> Callable:
 
 
 def shared(make: Callable) -> Callable:
-    """`make(config, *others)` returns compiled functions of a model. It is called once for configs that are alike in what
-    such functions read, and equal `others`: a model that is opened again, or used for something else, is not traced again.
+    """`make(config, *others)` returns compiled functions of a model. It is called once for configs
+    that are alike in what such functions read, and equal `others`: a model that is opened again, or
+    used for something else, is not traced again.
     """
     made = lru_cache(maxsize=64)(make)
     return wraps(make)(lambda config, *others: made(_read_by_programs(config), *others))
@@ -61,40 +63,69 @@ def shared(make: Callable) -> Callable:
 
 def _read_by_programs(config: Config) -> Config:
     """What of a config is read where a model is applied."""
-    data = DataConfig(row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size)
-    model, compute = dataclasses.replace(config.model, initial=""), dataclasses.replace(config.compute, accumulate=1)
+    data = DataConfig(
+        row_length=config.data.row_length, vocabulary_size=config.data.vocabulary_size
+    )
+    model, compute = (
+        dataclasses.replace(config.model, initial=""),
+        dataclasses.replace(config.compute, accumulate=1),
+    )
     return Config(
-        seed=config.seed, data=data, sinks=config.sinks, contexts=config.contexts, model=model, compute=compute
+        seed=config.seed,
+        data=data,
+        sinks=config.sinks,
+        contexts=config.contexts,
+        model=model,
+        compute=compute,
     )
 
 
 def divides(names: str | tuple | None, size: int) -> bool:
     """Whether the mesh's axes of these names split `size` into equal parts; true without a mesh."""
     shape = jax.sharding.get_abstract_mesh().shape
-    return size % math.prod(shape.get(name, 1) for name in ([names] if isinstance(names, str) else names or ())) == 0
+    return (
+        size
+        % math.prod(
+            shape.get(name, 1) for name in ([names] if isinstance(names, str) else names or ())
+        )
+        == 0
+    )
 
 
 def parts_along(name: str, size: int) -> int:
-    """The number of parts into which the mesh axis splits `size`: 1 without a mesh, or if it does not divide `size`."""
+    """The number of parts into which the mesh axis splits `size`: 1 without a mesh, or if it does
+    not divide `size`.
+    """
     return jax.sharding.get_abstract_mesh().shape.get(name, 1) if divides(name, size) else 1
 
 
 def split(x: jax.Array, *axes: str | tuple | None) -> P:
-    """The partition of an activation: `axes` has one entry per axis of x. Mesh axes that do not divide x are left out."""
-    return P(*(names if divides(names, size) else None for size, names in zip(x.shape, axes, strict=True)))
+    """The partition of an activation: `axes` has one entry per axis of x. Mesh axes that do not
+    divide x are left out.
+    """
+    return P(
+        *(
+            names if divides(names, size) else None
+            for size, names in zip(x.shape, axes, strict=True)
+        )
+    )
 
 
 def constrain(x: jax.Array, *axes: str | tuple | None) -> jax.Array:
-    """Shards an activation by `axes`. Without this hint XLA gathers activations where it should gather weights."""
+    """Shards an activation by `axes`. Without this hint XLA gathers activations where it should
+    gather weights.
+    """
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, split(x, *axes))
 
 
 def gather(kernel: jax.Array, *axes: str | None) -> jax.Array:
-    """Gathers a weight along fsdp for the product with an activation. Its gradient is sharded like the parameter, by `axes`.
+    """Gathers a weight along fsdp for the product with an activation. Its gradient is sharded like
+    the parameter, by `axes`.
 
-    Without this, XLA on TPUs passes parts of the weight around while it multiplies by them: twice the time.
+    Without this, XLA on TPUs passes parts of the weight around while it multiplies by them: twice
+    the time.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
@@ -107,7 +138,8 @@ def _gather(axes, kernel):
 
 
 _gather.defvjp(
-    lambda axes, kernel: (_gather(axes, kernel), None), lambda axes, _, gradient: (constrain(gradient, *axes),)
+    lambda axes, kernel: (_gather(axes, kernel), None),
+    lambda axes, _, gradient: (constrain(gradient, *axes),),
 )
 
 
@@ -129,5 +161,8 @@ def on_each_device(function, inputs: list, specs: list[tuple], output: int):
         return function(*(whole.get(i) for i in range(len(inputs))))
 
     return jax.shard_map(
-        of_parts, in_specs=tuple(partitions[i] for i in given), out_specs=partitions[output], check_vma=False
+        of_parts,
+        in_specs=tuple(partitions[i] for i in given),
+        out_specs=partitions[output],
+        check_vma=False,
     )(*(inputs[i] for i in given))

@@ -1,6 +1,8 @@
-"""What a layer knows of positions: rotary angles and the window of attention. Axes as in decoder.py.
+"""What a layer knows of positions: rotary angles and the window of attention. Axes as in
+decoder.py.
 
-Most models have layers of one kind. In others, layers with a window, or without rotary positions, take turns with the rest.
+Most models have layers of one kind. In others, layers with a window, or without rotary positions,
+take turns with the rest.
 """
 
 import math
@@ -35,7 +37,11 @@ def holds(pattern: str, layer: int) -> bool:
 def pattern_of(layers: Sequence[bool]) -> str:
     """The shortest pattern of these layers; empty for all."""
     digits = "".join("01"[one] for one in layers)
-    period = next(n for n in range(1, len(digits) + 1) if all(a == digits[i % n] for i, a in enumerate(digits)))
+    period = next(
+        n
+        for n in range(1, len(digits) + 1)
+        if all(a == digits[i % n] for i, a in enumerate(digits))
+    )
     return digits[:period] if "0" in digits else ""
 
 
@@ -54,7 +60,9 @@ def kinds(config: ModelConfig) -> tuple[list[Kind], np.ndarray]:
 
 
 def frequencies(config: ModelConfig, kind: Kind) -> np.ndarray:
-    """Radians by which each pair of channels turns from one position to the next -> float32 (rotated / 2,)."""
+    """Radians by which each pair of channels turns from one position to the next -> float32
+    (rotated / 2,).
+    """
     size = config.rotated
     if not kind.theta:
         return np.zeros(size // 2, np.float32)
@@ -65,15 +73,17 @@ def frequencies(config: ModelConfig, kind: Kind) -> np.ndarray:
     factor, *rest = numbers
     if how == "linear":
         return found / factor
-    # Llama 3.1: waves longer than context / low are stretched by the factor, those shorter than context / high are kept.
+    # Llama 3.1: waves longer than context / low are stretched by the factor, those shorter than
+    # context / high are kept.
     low, high, context = rest
     stretched = jnp.clip((context * found / (2 * math.pi) - low) / (high - low), 0, 1)
     return (1 - stretched) * found / factor + stretched * found
 
 
 def angles(positions_BT: jax.Array, config: ModelConfig) -> tuple[jax.Array, ...]:
-    """Rotation of each pair of a head's channels at each position -> float32 radians (B, T, rotated / 2) by kind of layer;
-    () for a family without rotary positions."""
+    """Rotation of each pair of a head's channels at each position -> float32 radians (B, T, rotated
+    / 2) by kind of layer; () for a family without rotary positions.
+    """
     if not FAMILIES[config.family].rotary:
         return ()
     wide_BT1 = positions_BT[:, :, None].astype(jnp.float32)
@@ -81,7 +91,9 @@ def angles(positions_BT: jax.Array, config: ModelConfig) -> tuple[jax.Array, ...
 
 
 def rotate(x_BTHC: jax.Array, angles_BTC: jax.Array) -> jax.Array:
-    """Rotates the pairs (c, c + rotated / 2) of every head's first channels, in float32, as Hugging Face's Llama does."""
+    """Rotates the pairs (c, c + rotated / 2) of every head's first channels, in float32, as Hugging
+    Face's Llama does.
+    """
     half = angles_BTC.shape[-1]
     cosine, sine = jnp.cos(angles_BTC)[:, :, None], jnp.sin(angles_BTC)[:, :, None]
     first, second = (x_BTHC[..., start : start + half].astype(jnp.float32) for start in (0, half))

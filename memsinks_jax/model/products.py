@@ -1,4 +1,6 @@
-"""The product of activations and a weight, with its gradient in the order that XLA's CPU backend is fast in."""
+"""The product of activations and a weight, with its gradient in the order that XLA's CPU backend is
+fast in.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -9,7 +11,9 @@ from jax.typing import DTypeLike
 
 
 class GradientScale(NamedTuple):
-    """The scale of each position in the gradient of some neurons' weights. Values and other gradients stay the same."""
+    """The scale of each position in the gradient of some neurons' weights. Values and other
+    gradients stay the same.
+    """
 
     scale_BT: jax.Array
     neurons_F: jax.Array  # bool; the gradient of the other neurons' weights is not scaled
@@ -38,29 +42,41 @@ def _product(x_ND, kernel_DF, rows, columns, preferred_element_type):
 
 
 def _forward(x_ND, kernel_DF, rows, columns, preferred_element_type):
-    return _product(x_ND, kernel_DF, rows, columns, preferred_element_type), (x_ND, kernel_DF, rows, columns)
+    return _product(x_ND, kernel_DF, rows, columns, preferred_element_type), (
+        x_ND,
+        kernel_DF,
+        rows,
+        columns,
+    )
 
 
 def _backward(preferred_element_type, residuals, gradient_NF):
     x_ND, kernel_DF, rows, columns = residuals
-    # A wider gradient is rounded first, as maxtext does: with a float32 operand both products would be float32 ones.
+    # A wider gradient is rounded first, as maxtext does: with a float32 operand both products would
+    # be float32 ones.
     gradient_NF = gradient_NF.astype(x_ND.dtype)
     of_kernel_DF = jax.lax.platform_dependent(
-        _scaled(x_ND, rows), _scaled(gradient_NF, columns),
-        cpu=_gradient_on_cpu, default=lambda x_ND, gradient_NF: x_ND.T @ gradient_NF,
-    )  # fmt: skip
+        _scaled(x_ND, rows),
+        _scaled(gradient_NF, columns),
+        cpu=_gradient_on_cpu,
+        default=lambda x_ND, gradient_NF: x_ND.T @ gradient_NF,
+    )
     return gradient_NF @ kernel_DF.T, of_kernel_DF, None, None
 
 
 def _scaled(x_NF: jax.Array, gradient_scale: GradientScale | None) -> jax.Array:
     if gradient_scale is None:
         return x_NF
-    return jnp.where(gradient_scale.neurons_F, x_NF * gradient_scale.scale_BT.reshape(-1, 1).astype(x_NF.dtype), x_NF)
+    return jnp.where(
+        gradient_scale.neurons_F,
+        x_NF * gradient_scale.scale_BT.reshape(-1, 1).astype(x_NF.dtype),
+        x_NF,
+    )
 
 
 def _gradient_on_cpu(x_ND, gradient_NF):
-    # Eigen takes twice as long if a product over the first axes is taller than wide, so the wide one is computed.
-    # The barrier keeps XLA from folding the transpose into the product again.
+    # Eigen takes twice as long if a product over the first axes is taller than wide, so the wide
+    # one is computed. The barrier keeps XLA from folding the transpose into the product again.
     if x_ND.shape[1] > gradient_NF.shape[1]:
         return jax.lax.optimization_barrier(gradient_NF.T @ x_ND).T
     return x_ND.T @ gradient_NF
@@ -76,8 +92,12 @@ def add_bias(y_BTF: jax.Array, bias_F: jax.Array, gradient_scale: GradientScale)
 
 
 def _add_bias_backward(gradient_scale, gradient_BTF):
-    of_bias_F = _scaled(gradient_BTF.reshape(-1, gradient_BTF.shape[-1]), gradient_scale).sum(axis=0)
+    of_bias_F = _scaled(gradient_BTF.reshape(-1, gradient_BTF.shape[-1]), gradient_scale).sum(
+        axis=0
+    )
     return gradient_BTF, of_bias_F, None
 
 
-add_bias.defvjp(lambda y_BTF, bias_F, gradient_scale: (y_BTF + bias_F, gradient_scale), _add_bias_backward)
+add_bias.defvjp(
+    lambda y_BTF, bias_F, gradient_scale: (y_BTF + bias_F, gradient_scale), _add_bias_backward
+)

@@ -1,1 +1,3 @@
-"""Plans a train step on another machine: compiles its program with that machine's compiler, and reads the result."""
+"""Plans a train step on another machine: compiles its program with that machine's compiler, and
+reads the result.
+"""

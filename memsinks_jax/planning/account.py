@@ -1,7 +1,9 @@
-"""Counts what a compiled program does in one step: cycles or products, HBM traffic, inter-chip communication, kernels.
+"""Counts what a compiled program does in one step: cycles or products, HBM traffic, inter-chip
+communication, kernels.
 
-Every instruction counts as often as it runs: those of a loop's body times its trip count, multiplied over nested loops; for
-a conditional, the branch with most cycles. All numbers are for one device.
+Every instruction counts as often as it runs: those of a loop's body times its trip count,
+multiplied over nested loops; for a conditional, the branch with most cycles. All numbers are for
+one device.
 """
 
 import dataclasses
@@ -9,13 +11,34 @@ import math
 import re
 from collections.abc import Iterator
 
-from memsinks_jax.planning.program_text import Array, Computation, Instruction, Program, group, trip_count
+from memsinks_jax.planning.program_text import (
+    Array,
+    Computation,
+    Instruction,
+    Program,
+    group,
+    trip_count,
+)
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
 # Instructions that only name, group or wait for results of others.
-_FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "partition-id", "after-all", "while",
-         "conditional", "call", "iota", "async-start", "async-update", "async-done")  # fmt: skip
+_FREE = (
+    "parameter",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "constant",
+    "partition-id",
+    "after-all",
+    "while",
+    "conditional",
+    "call",
+    "iota",
+    "async-start",
+    "async-update",
+    "async-done",
+)
 
 
 @dataclasses.dataclass
@@ -40,27 +63,36 @@ class Kernel:
 
 @dataclasses.dataclass
 class Account:
-    cycles: int  # the TPU compiler's estimates; it has none for collectives, copies in the background, Pallas kernels
-    product_flops: float  # of matrix products on GPUs, attention included; on TPUs the cycles have them
+    # the TPU compiler's estimates; it has none for collectives, copies in the background, Pallas
+    # kernels
+    cycles: int
+    # of matrix products on GPUs, attention included; on TPUs the cycles have them
+    product_flops: float
     hbm_bytes: int  # read from and written to the chip's memory
     collectives: list[Collective]
     kernels: list[Kernel]
     unknown: list[str]  # descriptions of what could not be counted
 
 
-def account_of(program: Program, devices: int, per_node: int | None = None, cache: int = 0) -> Account:
+def account_of(
+    program: Program, devices: int, per_node: int | None = None, cache: int = 0
+) -> Account:
     """Counts a program.
 
     Args:
-      devices: that run the program. Several TPU slices have one each, which passes communication between slices to the host.
+      devices: that run the program. Several TPU slices have one each, which passes communication
+      between slices to the host.
       per_node: how many GPUs of the mesh, in its order, share a node; None: all.
-      cache: bytes. Arrays as small may stay in the cache, and do not count as traffic of the memory.
+      cache: bytes. Arrays as small may stay in the cache, and do not count as traffic of the
+      memory.
     """
     connected = (devices, per_node or devices)
     account, collectives = Account(0, 0.0, 0, [], [], []), {}
     for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
         for one in _collectives_of(program, computation, instruction, connected):
-            total = collectives.setdefault((one.kind, one.network), Collective(one.kind, one.network))
+            total = collectives.setdefault(
+                (one.kind, one.network), Collective(one.kind, one.network)
+            )
             total.count += times * one.count
             total.bytes += times * one.bytes
         if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
@@ -69,7 +101,8 @@ def account_of(program: Program, devices: int, per_node: int | None = None, cach
             kernel = attention_kernel(computation, instruction, times)
             if kernel is None:
                 account.unknown.append(
-                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are known"
+                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are "
+                    "known"
                 )
             else:
                 account.kernels.append(kernel)
@@ -93,8 +126,12 @@ def _executed(
             trips = trip_count(program, computation, instruction)
             if trips is None:
                 unknown.append(f"the trip count of the loop {instruction.name}: counted once")
-            yield from _executed(program, called["body"], times * (1 if trips is None else trips), unknown)
-            yield from _executed(program, called["condition"], times * (1 if trips is None else trips), unknown)
+            yield from _executed(
+                program, called["body"], times * (1 if trips is None else trips), unknown
+            )
+            yield from _executed(
+                program, called["condition"], times * (1 if trips is None else trips), unknown
+            )
         elif instruction.opcode == "conditional":
             costliest = max(instruction.branches(), key=lambda branch: _cycles(program, branch))
             yield from _executed(program, costliest, times, unknown)
@@ -103,12 +140,17 @@ def _executed(
 
 
 def _cycles(program: Program, name: str) -> int:
-    return sum(times * (it.number("estimated_cycles") or 0) for _, it, times in _executed(program, name, 1, []))
+    return sum(
+        times * (it.number("estimated_cycles") or 0)
+        for _, it, times in _executed(program, name, 1, [])
+    )
 
 
 def _is_kernel(instruction: Instruction) -> bool:
     """Pallas on TPUs; on GPUs what NVIDIA's libraries compute (__cudnn$.., __cublas$.., __cub$..)."""
-    target = instruction.attribute("custom_call_target") if instruction.opcode == "custom-call" else ""
+    target = (
+        instruction.attribute("custom_call_target") if instruction.opcode == "custom-call" else ""
+    )
     return target == "tpu_custom_call" or target.startswith("__cu")
 
 
@@ -119,10 +161,15 @@ def _product_flops(program: Program, computation: Computation, instruction: Inst
         return sum(_product_flops(program, fused, one) for one in fused.instructions.values())
     if instruction.opcode != "dot":
         return 0.0
-    (result,), left = instruction.arrays(), computation.instructions[instruction.operands[0]].arrays()[0]
+    (result,), left = (
+        instruction.arrays(),
+        computation.instructions[instruction.operands[0]].arrays()[0],
+    )
     contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)[1]
     return (
-        2.0 * math.prod(result.sizes) * math.prod(left.sizes[int(axis)] for axis in filter(None, contracted.split(",")))
+        2.0
+        * math.prod(result.sizes)
+        * math.prod(left.sizes[int(axis)] for axis in filter(None, contracted.split(",")))
     )
 
 
@@ -135,23 +182,39 @@ def _collectives_of(
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
         return [_collective(kind, computation, instruction, connected)]
-    if kind == "send" and instruction.attribute("_xla_host_transfer_handler_name") == "xla_megascale_runtime":
-        # Between slices the host forwards what the device sends, under the runtime's name ALL_REDUCE and so on.
-        asked = instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-") or "send"
+    if (
+        kind == "send"
+        and instruction.attribute("_xla_host_transfer_handler_name") == "xla_megascale_runtime"
+    ):
+        # Between slices the host forwards what the device sends, under the runtime's name
+        # ALL_REDUCE and so on.
+        asked = (
+            instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-")
+            or "send"
+        )
         return [Collective(asked, "dcn", 1, _given(computation, instruction))]
     if kind != "fusion":
         return []
-    # A fusion may start, continue or end a collective in addition to its own work; each part names the collective.
+    # A fusion may start, continue or end a collective in addition to its own work; each part names
+    # the collective.
     fused = program.computations[instruction.called()["calls"]]
-    inner = [it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES]
+    inner = [
+        it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES
+    ]
     parts = [it for it in inner if "async_collective_fusion_config" in it.attributes]
     if parts and not any(
-        it.attribute("custom_call_target") == "AsyncCollectiveStart" for it in fused.instructions.values()
+        it.attribute("custom_call_target") == "AsyncCollectiveStart"
+        for it in fused.instructions.values()
     ):
         inner = [it for it in inner if it not in parts]
     scattered = fused.name.startswith("all-reduce-scatter")  # how libtpu writes a reduce-scatter
     return [
-        _collective("reduce-scatter" if scattered else it.opcode.removesuffix("-start"), fused, it, connected)
+        _collective(
+            "reduce-scatter" if scattered else it.opcode.removesuffix("-start"),
+            fused,
+            it,
+            connected,
+        )
         for it in inner
     ]
 
@@ -166,8 +229,11 @@ def _collective(
 ) -> Collective:
     given, (devices, per_node) = _given(computation, instruction), connected
     of_group = group(instruction.attributes) or range(devices)
-    if kind == "collective-permute":  # from one device to another; of two in different nodes, if there are
-        pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.attributes)] or [(0, 0)]
+    # from one device to another; of two in different nodes, if there are
+    if kind == "collective-permute":
+        pairs = [
+            (int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.attributes)
+        ] or [(0, 0)]
         of_group = max(pairs, key=lambda pair: pair[0] // per_node != pair[1] // per_node)
     members, nodes = len(of_group), len({device // per_node for device in of_group})
     ring = {"all-gather": given * (members - 1), "all-reduce": 2 * given * (members - 1) // members}
@@ -176,7 +242,9 @@ def _collective(
         sent = ring | {"reduce-scatter": part, "all-to-all": part, "collective-permute": given}
         return Collective(kind, "ici", 1, sent[kind])
     # A ring enters and leaves a node once, through the network cards of all its members.
-    ring = {name: sent * nodes // members for name, sent in (ring | {"reduce-scatter": part}).items()}
+    ring = {
+        name: sent * nodes // members for name, sent in (ring | {"reduce-scatter": part}).items()
+    }
     sent = ring | {"all-to-all": given * (nodes - 1) // nodes, "collective-permute": given}
     return Collective(kind, "dcn", 1, sent[kind])
 
@@ -184,20 +252,32 @@ def _collective(
 # Kernels.
 
 
-def attention_kernel(computation: Computation, instruction: Instruction, times: int) -> Kernel | None:
-    """The work of a kernel for attention, from the shapes of its operands; None for any other kernel.
+def attention_kernel(
+    computation: Computation, instruction: Instruction, times: int
+) -> Kernel | None:
+    """The work of a kernel for attention, from the shapes of its operands; None for any other
+    kernel.
 
-    The forward pass multiplies twice (scores, output), the fused backward pass five times (scores again, and the gradients
-    of weights, values, keys, queries), the one of keys and values alone four times, of queries alone three times. Causal:
-    the blocks of queries and keys with anything on or below the diagonal are computed in full. cuDNN's backward pass
-    multiplies as often as splash's fused one; how large its blocks are is not known, so that half of all pairs count.
+    The forward pass multiplies twice (scores, output), the fused backward pass five times (scores
+    again, and the gradients of weights, values, keys, queries), the one of keys and values alone
+    four times, of queries alone three times. Causal: the blocks of queries and keys with anything
+    on or below the diagonal are computed in full. cuDNN's backward pass multiplies as often as
+    splash's fused one; how large its blocks are is not known, so that half of all pairs count.
     """
-    products = {"splash_mha_fwd": ("", 2), "splash_mha_dkv": ("_dkv", 4), "splash_mha_dq": ("_dq", 3)}
+    products = {
+        "splash_mha_fwd": ("", 2),
+        "splash_mha_dkv": ("_dkv", 4),
+        "splash_mha_dq": ("_dq", 3),
+    }
     name = next((name for name in products if instruction.name.startswith(name)), None)
     target = instruction.attribute("custom_call_target")
     operands = [computation.instructions.get(operand) for operand in instruction.operands]
     arrays = [array for operand in operands if operand for array in operand.arrays()]
-    wide = [array.sizes for array in arrays if array.kind in ("bf16", "f32", "f16") and len(array.sizes) >= 3]
+    wide = [
+        array.sizes
+        for array in arrays
+        if array.kind in ("bf16", "f32", "f16") and len(array.sizes) >= 3
+    ]
     if target.startswith("__cudnn$fmha") and len(wide) > 1:
         (batch, length, heads, size), keys = wide[0], wide[1][1]  # (B, T, H, C), (B, S, K, C)
         pairs = length * keys / (2 if "CAUSAL" in instruction.attributes else 1)
@@ -206,8 +286,11 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
     if name is None or not wide:
         return None
     suffix, count = products[name]
-    # The fused backward pass also gives the gradient of the queries, an array with blocks of keys in front of their shape.
-    count += name == "splash_mha_dkv" and any(array.sizes[1:] == wide[0] for array in instruction.arrays())
+    # The fused backward pass also gives the gradient of the queries, an array with blocks of keys
+    # in front of their shape.
+    count += name == "splash_mha_dkv" and any(
+        array.sizes[1:] == wide[0] for array in instruction.arrays()
+    )
 
     def parameter(what: str) -> int | None:
         found = re.search(rf'\b{what}\\*": (\d+)', instruction.attributes)
@@ -216,7 +299,10 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
     *rows, length, size = wide[0]  # queries: (B,) H, T, C
     if parameter("q_layout") == 2:  # positions innermost
         length, size = size, length
-    queries, keys = parameter(f"block_q{suffix}") or length, parameter(f"block_kv{suffix}") or length
+    queries, keys = (
+        parameter(f"block_q{suffix}") or length,
+        parameter(f"block_kv{suffix}") or length,
+    )
     blocks = sum(-(-min(end, length) // keys) for end in range(queries, length + queries, queries))
     flops = 2.0 * count * math.prod(rows) * blocks * queries * keys * size
     return Kernel(name, times, times * flops, size)
@@ -227,29 +313,43 @@ def attention_kernel(computation: Computation, instruction: Instruction, times: 
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # in place; which operand is written there
 
 
-def _hbm_bytes(program: Program, computation: Computation, instruction: Instruction, cache: int) -> int:
-    """Bytes from and to HBM in one run, of arrays larger than the `cache`. If a fusion only reads a slice of an array, or
-    writes a slice in place, only the slice counts."""
+def _hbm_bytes(
+    program: Program, computation: Computation, instruction: Instruction, cache: int
+) -> int:
+    """Bytes from and to HBM in one run, of arrays larger than the `cache`. If a fusion only reads a
+    slice of an array, or writes a slice in place, only the slice counts.
+    """
 
     def moved(array: Array) -> bool:
         return array.memory == 0 and array.bytes > cache
 
     if instruction.opcode in ("copy-start", "slice-start"):
-        # In the background, from one memory to the other: (target, source, ..) or ((source), target, ..).
+        # In the background, from one memory to the other: (target, source, ..) or ((source),
+        # target, ..).
         ends = [array for array in instruction.arrays() if array.sizes][:2]
-        return min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends) if ends else 0
+        return (
+            min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends)
+            if ends
+            else 0
+        )
     inside = {}
     written = instruction.arrays()
     if instruction.opcode in ("fusion", "fusion-start"):
         fused = program.computations[instruction.called()["calls"]]
         inside = _sliced(fused)
         if instruction.opcode == "fusion-start":  # ((operands), results, context)
-            written = written[sum(len(computation.instructions[name].arrays()) for name in instruction.operands) : -1]
+            written = written[
+                sum(
+                    len(computation.instructions[name].arrays()) for name in instruction.operands
+                ) : -1
+            ]
         written = _written(fused, written)
     elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
         inside = {0: sum(array.bytes for array in written)}
     elif instruction.opcode in _UPDATES:
-        update = computation.instructions[instruction.operands[_UPDATES[instruction.opcode]]].arrays()
+        update = computation.instructions[
+            instruction.operands[_UPDATES[instruction.opcode]]
+        ].arrays()
         inside, written = {0: 0}, [array._replace(memory=written[0].memory) for array in update]
     total = sum(array.bytes for array in written if moved(array))
     for place, name in enumerate(instruction.operands):
@@ -260,7 +360,9 @@ def _hbm_bytes(program: Program, computation: Computation, instruction: Instruct
 
 
 def _sliced(fused: Computation) -> dict[int, int]:
-    """{parameter: bytes} for parameters from which a fusion only reads slices, or into which it writes in place."""
+    """{parameter: bytes} for parameters from which a fusion only reads slices, or into which it
+    writes in place.
+    """
     uses: dict[str, list[Instruction]] = {}
     for instruction in fused.instructions.values():
         for name in set(instruction.operands):
@@ -294,7 +396,11 @@ def _sliced(fused: Computation) -> dict[int, int]:
 def _written(fused: Computation, results: list[Array]) -> list[Array]:
     """The results of a fusion; for a result written in place, only the written part."""
     root = fused.instructions[fused.root]
-    sources = [fused.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    sources = (
+        [fused.instructions.get(name) for name in root.operands]
+        if root.opcode == "tuple"
+        else [root]
+    )
     if len(sources) != len(results):
         return results
     written = []

@@ -1,6 +1,8 @@
-"""NVIDIA GPUs by name: what their compiler must know of a card, in XLA's words. What a card can do is in training/flops.
+"""NVIDIA GPUs by name: what their compiler must know of a card, in XLA's words. What a card can do
+is in training/flops.
 
-Compiling needs neither a GPU nor CUDA: XLA's plugin for GPUs, and ptxas (`pip install '.[plan-gpu]'`).
+Compiling needs neither a GPU nor CUDA: XLA's plugin for GPUs, and ptxas (`pip install
+'.[plan-gpu]'`).
 """
 
 import importlib.metadata
@@ -20,14 +22,17 @@ OPTIONS = {"xla_gpu_enable_latency_hiding_scheduler": True}  # which it sets too
 NOT_COUNTED = (
     "the workspace of cuDNN's attention and of cuBLAS, in the same memory: only a GPU has it",
     "fragmentation of the memory",
-    f"buffers of NCCL, compiled code and CUDA itself: they are in the {1 - SHARE:.0%} of the card that jax leaves",
+    f"buffers of NCCL, compiled code and CUDA itself: they are in the {1 - SHARE:.0%} of the "
+    "card that jax leaves",
     "kernels that a GPU chooses by trying (autotuning) may use other memory",
     "an all-reduce that the switches of NVLink add up sends half as much",
 )
 
 
 class Card(NamedTuple):
-    """A card as NVIDIA's tuning guides and XLA's own specs (xla/backends/gpu/target_config) describe it."""
+    """A card as NVIDIA's tuning guides and XLA's own specs (xla/backends/gpu/target_config)
+    describe it.
+    """
 
     kind: str  # jax's `device_kind`
     capability: int  # compute capability, its major number
@@ -37,11 +42,13 @@ class Card(NamedTuple):
     cache: int  # bytes of the L2 cache
     clock: float  # GHz
     nvlink: float  # bytes/s from a GPU to its node, one of both directions of the data sheets
-    network: float  # bytes/s to other nodes: a DGX has a network card per GPU, of 200 (A100) or 400 Gbit/s
+    # bytes/s to other nodes: a DGX has a network card per GPU, of 200 (A100) or 400 Gbit/s
+    network: float
 
     def text(self, memory: float, bandwidth: float) -> str:
         """XLA's GpuTargetConfigProto. `memory` in bytes, `bandwidth` in bytes/s."""
-        features = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""  # sm_90a
+        # sm_90a
+        features = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""
         return f"""
           gpu_device_info {{
             name: "{self.kind}" cuda_compute_capability {{ major: {self.capability} {features} }}
@@ -76,7 +83,9 @@ def require_compiler() -> None:
     """Raises InputError if the compiler for GPUs is not installed, or not the one of this jax."""
     ask = "run: pip install '.[plan-gpu]'"
     plugins = {name: _version(name) for name in ("jax-cuda12-plugin", "jax-cuda13-plugin")}
-    plugin, version = next(((name, found) for name, found in plugins.items() if found), (None, None))
+    plugin, version = next(
+        ((name, found) for name, found in plugins.items() if found), (None, None)
+    )
     if plugin is None or not (
         _version("nvidia-cuda-nvcc-cu12") or _version("nvidia-cuda-nvcc") or shutil.which("ptxas")
     ):
@@ -84,7 +93,8 @@ def require_compiler() -> None:
         raise InputError(f"plan needs the compiler for GPUs, and {missing} is not installed; {ask}")
     if version != jax.lib.__version__:
         raise InputError(
-            f"{plugin} {version} is not for jax {jax.__version__}; run: pip install {plugin}=={jax.lib.__version__}"
+            f"{plugin} {version} is not for jax {jax.__version__}; run: pip install "
+            f"{plugin}=={jax.lib.__version__}"
         )
 
 
@@ -96,7 +106,8 @@ def _version(package: str) -> str | None:
 
 
 def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
-    """`name` of CARDS -> the GPUs of all nodes (`process_index` is its number), and what one can do, with jax's memory.
+    """`name` of CARDS -> the GPUs of all nodes (`process_index` is its number), and what one can
+    do, with jax's memory.
 
     Raises:
       InputError: the compiler is missing, or refuses.
@@ -107,7 +118,13 @@ def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
     private_interfaces.trace_for_cudnn(_CUDNN)
     text = card.text(known.hbm, known.hbm_bandwidth)
     try:
-        described = topologies.get_topology_desc("", "cuda", target_config=text, topology=f"{nodes}x1x{per_node}")
+        described = topologies.get_topology_desc(
+            "", "cuda", target_config=text, topology=f"{nodes}x1x{per_node}"
+        )
     except Exception as error:  # whatever the plugin raises, in XLA's words
-        raise InputError(f"XLA refuses {per_node} x {name}: {str(error).strip().splitlines()[0]}") from None
-    return list(described.devices), known._replace(hbm=SHARE * known.hbm, ici=card.nvlink, dcn=card.network)
+        raise InputError(
+            f"XLA refuses {per_node} x {name}: {str(error).strip().splitlines()[0]}"
+        ) from None
+    return list(described.devices), known._replace(
+        hbm=SHARE * known.hbm, ici=card.nvlink, dcn=card.network
+    )

@@ -1,8 +1,8 @@
-"""Memory and time of a config's train step, compiled for devices that need not be attached, and the memory of the
-evaluation between steps.
+"""Memory and time of a config's train step, compiled for devices that need not be attached, and the
+memory of the evaluation between steps.
 
-Everything here is the compiler's estimate, not a measurement. For GPUs it gives no cycles, so there a time is a lower bound:
-what the arithmetic, the memory or the links need at the least.
+Everything here is the compiler's estimate, not a measurement. For GPUs it gives no cycles, so there
+a time is a lower bound: what the arithmetic, the memory or the links need at the least.
 """
 
 import dataclasses
@@ -33,15 +33,21 @@ _STEPS = 1000  # steps if the config gives none; they only set constants of the 
 KERNEL_EFFICIENCY, FULL_HEAD = 0.5, 128
 # All that is known of how far a plan is from a step (docs/scale.md has the table).
 MEASURED = (
-    "no TPU yet; on one H200 a step of 135M parameters (8 rows of 2048) took 3.6 times the least of its plan, 27% MFU"
+    "no TPU yet; on one H200 a step of 135M parameters (8 rows of 2048) took 3.6 times the least "
+    "of its plan, 27% MFU"
 )
 
 
 class TooBig(Exception):
-    """A program, `what`, does not fit. `needed` and `limit` in GiB per chip; needed is None if it is unknown."""
+    """A program, `what`, does not fit. `needed` and `limit` in GiB per chip; needed is None if it
+    is unknown.
+    """
 
     def __init__(self, needed: float | None, limit: float, what: str = "the step"):
-        super().__init__(f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and there are {limit:.2f} GiB")
+        super().__init__(
+            f"needs {'more' if needed is None else f'{needed:.2f} GiB'}, and there are "
+            f"{limit:.2f} GiB"
+        )
         self.needed, self.limit, self.what = needed, limit, what
 
 
@@ -68,7 +74,8 @@ class Estimate:
     unknown: list[str]
     tokens: int  # of all chips
     at_least: bool = False  # on GPUs: times are lower bounds
-    all_traffic_ms: float = 0.0  # on GPUs: memory traffic if the L2 cache kept nothing from one kernel to the next
+    # on GPUs: memory traffic if the L2 cache kept nothing from one kernel to the next
+    all_traffic_ms: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -77,9 +84,16 @@ class Estimate:
     @property
     def too_big(self) -> TooBig | None:
         """The program that does not fit, if any."""
-        needs = {"the step": self.hbm_gib_per_chip, "the evaluation": self.evaluation_hbm_gib_per_chip}
+        needs = {
+            "the step": self.hbm_gib_per_chip,
+            "the evaluation": self.evaluation_hbm_gib_per_chip,
+        }
         what = max(needs, key=needs.get)
-        return TooBig(needs[what], self.hbm_limit_gib, what) if needs[what] > self.hbm_limit_gib else None
+        return (
+            TooBig(needs[what], self.hbm_limit_gib, what)
+            if needs[what] > self.hbm_limit_gib
+            else None
+        )
 
     @property
     def compiler_step_ms(self) -> float:
@@ -93,7 +107,9 @@ class Estimate:
 
     @property
     def compared_ms(self) -> float:
-        """By which settings are compared: a lower bound that leaves out what the cache may keep would favor small arrays."""
+        """By which settings are compared: a lower bound that leaves out what the cache may keep
+        would favor small arrays.
+        """
         return max(self.predicted_step_ms, self.all_traffic_ms)
 
     def mfu(self, flops: float, peak: float) -> float:
@@ -104,7 +120,8 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     """Compiles the step that `train` runs and reads the result.
 
     Raises:
-      InputError: as in `train`: the mesh does not cover the devices, or does not divide the batch or a parameter.
+      InputError: as in `train`: the mesh does not cover the devices, or does not divide the batch
+      or a parameter.
       TooBig: the compiler itself gave up.
     """
     mesh, on_gpus = mesh_of(config.mesh, devices), devices[0].platform == "gpu"
@@ -114,7 +131,9 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
         options = cards.OPTIONS if on_gpus else None
         step = program.step.lower(program.state, program.batch, program.seed)
         compiled = _compiled(step, chip, "the step", options)
-        evaluation = _compiled(_evaluation(config, mesh, program), chip, "the evaluation", options).memory_analysis()
+        evaluation = _compiled(
+            _evaluation(config, mesh, program), chip, "the evaluation", options
+        ).memory_analysis()
     compile_s = time.monotonic() - began
     used = compiled.memory_analysis()
     state = used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
@@ -125,12 +144,14 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     }
     kinds = {kind: size / GIB for kind, size in kinds.items()}
     slices = len({getattr(device, "slice_index", 0) for device in devices})  # one program each
-    nodes = len({device.process_index for device in devices}) if on_gpus else 1  # one program for all
+    # one program for all
+    nodes = len({device.process_index for device in devices}) if on_gpus else 1
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:  # the format between the two changes with their versions
         raise InputError(
-            f"jax {jax.__version__} cannot read what this libtpu compiles; install the one that fits: pip install 'jax[tpu]'"
+            f"jax {jax.__version__} cannot read what this libtpu compiles; install the one that "
+            "fits: pip install 'jax[tpu]'"
         ) from None
     parsed, together = parse(text), (len(devices) // slices, len(devices) // (slices * nodes))
     account = account_of(parsed, *together)
@@ -138,10 +159,17 @@ def estimate(config: Config, devices: list, chip: Chip, documents_per_row: int) 
     if on_gpus:
         traffic = account_of(parsed, *together, cards.cache(devices[0].device_kind)).hbm_bytes
     flops = flops_per_step(config)
-    sent = {net: sum(one.bytes for one in account.collectives if one.network == net) for net in ("ici", "dcn")}
+    sent = {
+        net: sum(one.bytes for one in account.collectives if one.network == net)
+        for net in ("ici", "dcn")
+    }
     place = "node" if on_gpus else "slice"
     # With the program's own products: those that are repeated for the backward pass too.
-    arithmetic = ("products", account.product_flops) if on_gpus else ("model FLOPs", flops["causal"] / len(devices))
+    arithmetic = (
+        ("products", account.product_flops)
+        if on_gpus
+        else ("model FLOPs", flops["causal"] / len(devices))
+    )
     roofline = {
         f"{arithmetic[0]} at the peak": arithmetic[1] / chip.peak * 1e3,
         "memory traffic": traffic / chip.hbm_bandwidth * 1e3,
@@ -186,7 +214,9 @@ def state_gib(config: Config, mesh: Mesh, documents_per_row: int) -> float:
 
 
 def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowered:
-    """A batch of documents as `train` evaluates it between steps, with each document's own sinks on."""
+    """A batch of documents as `train` evaluates it between steps, with each document's own sinks
+    on.
+    """
     rows, whole = batch_size(config, mesh), program.batch["identities"]
     batch = {
         name: jax.ShapeDtypeStruct((rows, *like.shape[1:]), like.dtype, sharding=like.sharding)
@@ -194,10 +224,14 @@ def _evaluation(config: Config, mesh: Mesh, program: Program) -> jax.stages.Lowe
     }
     batch["identities"] = jax.ShapeDtypeStruct((rows, 1, 2), whole.dtype, sharding=whole.sharding)
     batch["opened"] = jax.ShapeDtypeStruct((rows, 1), np.bool_, sharding=whole.sharding)
-    return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(program.state.params, batch, "own")
+    return DocumentLoss(config, platform=mesh.devices.flat[0].platform).lower(
+        program.state.params, batch, "own"
+    )
 
 
-def _compiled(lowered: jax.stages.Lowered, chip: Chip, what: str, options: dict | None) -> jax.stages.Compiled:
+def _compiled(
+    lowered: jax.stages.Lowered, chip: Chip, what: str, options: dict | None
+) -> jax.stages.Compiled:
     try:
         return lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:

@@ -1,7 +1,7 @@
 """A compiled program as text (HLO after scheduling), read into computations and instructions.
 
-Parses only what an account of the program needs: shapes with their memory, operands, loops with their trip counts, how many
-devices communicate. Other text is kept unchanged.
+Parses only what an account of the program needs: shapes with their memory, operands, loops with
+their trip counts, how many devices communicate. Other text is kept unchanged.
 """
 
 import math
@@ -58,7 +58,9 @@ class Instruction(NamedTuple):
     def branches(self) -> list[str]:
         """The computations of a conditional."""
         listed = _BRANCHES.search(self.attributes)
-        return re.findall(r"[\w.\-]+", listed[1]) if listed else _TWO_BRANCHES.findall(self.attributes)
+        return (
+            re.findall(r"[\w.\-]+", listed[1]) if listed else _TWO_BRANCHES.findall(self.attributes)
+        )
 
     def attribute(self, name: str) -> str:
         """The text of name="..." among the attributes; '' if there is none."""
@@ -82,7 +84,13 @@ def arrays_of(shape: str) -> list[Array]:
     found = []
     for kind, sizes, layout in _ARRAY.findall(shape):
         memory = re.search(r"S\((\d+)\)", layout)
-        found.append(Array(kind, tuple(map(int, filter(None, sizes.split(",")))), int(memory[1]) if memory else 0))
+        found.append(
+            Array(
+                kind,
+                tuple(map(int, filter(None, sizes.split(",")))),
+                int(memory[1]) if memory else 0,
+            )
+        )
     return found
 
 
@@ -116,7 +124,9 @@ def _computation(name: str, lines: list[str]) -> Computation:
         start = head.end()
         middle = _close(line, start) if line[start] == "(" else line.index(" ", start)
         opcode, operands, end = _operation(line, middle)
-        instructions[head[2]] = Instruction(head[2], line[start:middle], opcode, operands, line[end:])
+        instructions[head[2]] = Instruction(
+            head[2], line[start:middle], opcode, operands, line[end:]
+        )
         root = head[2] if head[1] else root
     return Computation(name, instructions, root or next(reversed(instructions), ""))
 
@@ -127,7 +137,8 @@ def _operation(line: str, start: int) -> tuple[str, tuple[str, ...], int]:
     inside = re.sub(r"/\*.*?\*/", "", line[opens + 1 : end - 1])
     operands = re.findall(r"%([\w.\-]+)", inside)
     if not operands and inside and not re.search(r"[{\[]", inside):
-        operands = [word.strip() for word in inside.split(",")]  # a constant's value, a parameter's number
+        # a constant's value, a parameter's number
+        operands = [word.strip() for word in inside.split(",")]
     return line[start:opens].strip(), tuple(operands), end
 
 
@@ -142,21 +153,35 @@ def _close(line: str, opens: int) -> int:
 
 
 def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs: as annotated, or from its condition `counter < constant`; or None."""
+    """How often the body of a `while` runs: as annotated, or from its condition `counter <
+    constant`; or None.
+    """
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
     if known:
         return int(known[1])
     called = loop.called()
-    condition, body = program.computations[called["condition"]], program.computations[called["body"]]
+    condition, body = (
+        program.computations[called["condition"]],
+        program.computations[called["body"]],
+    )
     root = condition.instructions[condition.root]
     inner = root
     if root.opcode == "fusion":
         fused = program.computations[root.called()["calls"]]
         inner = fused.instructions[fused.root]
-    if inner.opcode != "compare" or "direction=LT" not in inner.attributes or len(root.operands) != 2:
+    if (
+        inner.opcode != "compare"
+        or "direction=LT" not in inner.attributes
+        or len(root.operands) != 2
+    ):
         return None
     counter, limit = (condition.instructions.get(name) for name in root.operands)
-    if counter is None or limit is None or counter.opcode != "get-tuple-element" or limit.opcode != "constant":
+    if (
+        counter is None
+        or limit is None
+        or counter.opcode != "get-tuple-element"
+        or limit.opcode != "constant"
+    ):
         return None
     place = counter.number("index")
     initial = _constant(computation, loop.operands[0], place)
@@ -167,7 +192,9 @@ def trip_count(program: Program, computation: Computation, loop: Instruction) ->
 
 
 def _constant(computation: Computation, name: str, place: int | None = None) -> int | None:
-    """The constant integer of a name, or of an element of the tuple of that name; None if it is not a visible constant."""
+    """The constant integer of a name, or of an element of the tuple of that name; None if it is not
+    a visible constant.
+    """
     instruction = computation.instructions.get(name)
     if instruction is None:
         return None
@@ -181,13 +208,23 @@ def _constant(computation: Computation, name: str, place: int | None = None) -> 
 
 
 def group(attributes: str) -> list[int] | None:
-    """The devices that a collective connects: its first largest group, by place in the mesh; None if all are one group.
+    """The devices that a collective connects: its first largest group, by place in the mesh; None
+    if all are one group.
 
-    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}. Of an axis, 'a':(before)size is a part.
+    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}. Of an axis,
+    'a':(before)size is a part.
     """
     if listed := re.search(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes):
-        return max(([int(one) for one in each.split(",")] for each in re.findall(r"\{([\d,]+)\}", listed[1])), key=len)
-    if counted := re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
+        return max(
+            (
+                [int(one) for one in each.split(",")]
+                for each in re.findall(r"\{([\d,]+)\}", listed[1])
+            ),
+            key=len,
+        )
+    if counted := re.search(
+        r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
+    ):
         return _places(counted[2], counted[3]).ravel()[: int(counted[1])].tolist()
     if named := re.search(
         r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\]"
@@ -195,7 +232,8 @@ def group(attributes: str) -> list[int] | None:
         attributes,
     ):
         sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-        parts = {axis: (1, size, 1) for axis, size in sizes.items()}  # before, within and after the group's part
+        # before, within and after the group's part
+        parts = {axis: (1, size, 1) for axis, size in sizes.items()}
         chosen = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
         for axis, before, size in chosen:
             if size:
@@ -203,7 +241,11 @@ def group(attributes: str) -> list[int] | None:
         places = _places(named[2] or str(math.prod(sizes.values())), named[3])
         places = places.reshape([size for part in parts.values() for size in part])
         inside = {axis for axis, *_ in chosen}
-        of_group = [slice(None) if axis in inside and place == 1 else 0 for axis in parts for place in range(3)]
+        of_group = [
+            slice(None) if axis in inside and place == 1 else 0
+            for axis in parts
+            for place in range(3)
+        ]
         return places[tuple(of_group)].ravel().tolist()
     return None
 

@@ -1,4 +1,6 @@
-"""Searches for other settings that fit: other ways to compute the same batch, and a larger one. Compiles every candidate."""
+"""Searches for other settings that fit: other ways to compute the same batch, and a larger one.
+Compiles every candidate.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -44,17 +46,20 @@ class Tries:
 def settings(config: Config) -> str:
     """The settings that a search changes, as flags."""
     return (
-        f"--config.compute.remat={config.compute.remat} --config.compute.accumulate={config.compute.accumulate} "
+        f"--config.compute.remat={config.compute.remat} "
+        f"--config.compute.accumulate={config.compute.accumulate} "
         f"--config.compute.loss_chunks={config.compute.loss_chunks} "
         f"--config.training.batch_size={config.training.batch_size}"
     )
 
 
-def what_fits(config: Config, compile_step: Compile, parts: int, state: float, too_big: TooBig) -> Config | None:
+def what_fits(
+    config: Config, compile_step: Compile, parts: int, state: float, too_big: TooBig
+) -> Config | None:
     """A config near one that is too big, by at most three compilations; None if none of them fits.
 
-    Smallest change first: recompute whole layers, then compute the loss in chunks, then use microbatches, then a smaller
-    batch.
+    Smallest change first: recompute whole layers, then compute the loss in chunks, then use
+    microbatches, then a smaller batch.
 
     Args:
       parts: devices that the batch is split over.
@@ -70,10 +75,16 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
         config = with_fields(config, {"compute.loss_chunks": max(config.compute.loss_chunks, 8)})
         while tries.left:
             rows = config.training.batch_size // (parts * config.compute.accumulate)
-            over = (too_big.needed - state) / max(too_big.limit - state, 0.1) if too_big.needed else 4.0
+            over = (
+                (too_big.needed - state) / max(too_big.limit - state, 0.1)
+                if too_big.needed
+                else 4.0
+            )
             if rows > 1:
                 microbatches = next((n for n in _divisors(rows) if n >= min(over, rows)), rows)
-                config = with_fields(config, {"compute.accumulate": config.compute.accumulate * microbatches})
+                config = with_fields(
+                    config, {"compute.accumulate": config.compute.accumulate * microbatches}
+                )
             elif not tries.done or config == tries.done[-1][0]:
                 return None
             outcome = tries(config)
@@ -83,11 +94,14 @@ def what_fits(config: Config, compile_step: Compile, parts: int, state: float, t
         return None
 
 
-def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Config, Estimate | TooBig]]:
+def search(
+    config: Config, compile_step: Compile, parts: int
+) -> list[tuple[Config, Estimate | TooBig]]:
     """All compiled configs, the best first: of those that fit, by predicted time per token.
 
-    First it tries the config's own batch: the policies from most memory to least, each with as few microbatches as its
-    memory allows. Then, with the best of them, it tries as many rows per chip as seem to fit.
+    First it tries the config's own batch: the policies from most memory to least, each with as few
+    microbatches as its memory allows. Then, with the best of them, it tries as many rows per chip
+    as seem to fit.
     """
     with contextlib.closing(Tries(compile_step, MOST_COMPILES)) as tries:
         for policy in POLICIES:
@@ -98,7 +112,9 @@ def search(config: Config, compile_step: Compile, parts: int) -> list[tuple[Conf
             rows = asked.training.batch_size // parts
             if isinstance(outcome, TooBig) and tries.left > 3 and rows > 1:
                 over = outcome.needed / outcome.limit if outcome.needed else 4.0
-                microbatches = next((n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows)
+                microbatches = next(
+                    (n for n in _divisors(rows) if n >= min(1.25 * over, rows)), rows
+                )
                 if microbatches <= 16:  # with more microbatches, each is too small to be fast
                     tries(with_fields(asked, {"compute.accumulate": microbatches}))
         best = _fitting(tries)

@@ -19,8 +19,8 @@ _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12", "8x8x16", "8x16x16")
 _SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
-# The available slices, from docs.cloud.google.com/tpu/docs (pages v4, v5e, v5p-training, v6e); libtpu itself would also
-# compile for shapes that are not offered.
+# The available slices, from docs.cloud.google.com/tpu/docs (pages v4, v5e, v5p-training, v6e);
+# libtpu itself would also compile for shapes that are not offered.
 SHAPES = {
     "v4": (*_SMALL, *_CUBES),
     "v5e": _FLAT,
@@ -40,11 +40,15 @@ _ENVIRONMENT = {
 def require_libtpu() -> None:
     """Raises InputError if the compiler is not installed."""
     if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
-        raise InputError("plan needs the TPU compiler, libtpu, which is not installed; run: pip install 'jax[tpu]'")
+        raise InputError(
+            "plan needs the TPU compiler, libtpu, which is not installed; run: pip install "
+            "'jax[tpu]'"
+        )
 
 
 def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax.Device], Chip]:
-    """'v5e:16x16' and a number of slices, or 'h100:8' and a number of nodes -> all their devices, and what a chip can do.
+    """'v5e:16x16' and a number of slices, or 'h100:8' and a number of nodes -> all their devices,
+    and what a chip can do.
 
     Raises:
       InputError: no such slices or nodes, or their compiler is missing.
@@ -55,7 +59,9 @@ def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax
         if count < 1:
             raise InputError(f"--{flag} is {count}; give 1 or more")
         if count > 1 and other:
-            raise InputError(f"--{flag}={count}: {generation} has {'nodes' if on_gpus else 'slices'}, no {flag}")
+            raise InputError(
+                f"--{flag}={count}: {generation} has {'nodes' if on_gpus else 'slices'}, no {flag}"
+            )
     if on_gpus:
         return cards.gpus(generation, int(shape), nodes)
     require_libtpu()
@@ -66,38 +72,53 @@ def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax
     if slices > 1:
         options["num_slices"] = slices
     if shape == "1x1":
-        options["chips_per_host_bounds"] = [1, 1, 1]  # where libtpu would assume four chips per host
+        # where libtpu would assume four chips per host
+        options["chips_per_host_bounds"] = [1, 1, 1]
     try:
-        devices = list(topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options).devices)
+        devices = list(
+            topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options).devices
+        )
     except Exception as error:  # whatever the plugin raises, in libtpu's words
-        raise InputError(f"--topology={topology}: libtpu refuses it: {str(error).strip().splitlines()[0]}") from None
+        raise InputError(
+            f"--topology={topology}: libtpu refuses it: {str(error).strip().splitlines()[0]}"
+        ) from None
     known = chip(devices[0].device_kind)
     if known is None:
-        raise InputError(f"--topology={topology}: nothing is known about {devices[0].device_kind!r}")
+        raise InputError(
+            f"--topology={topology}: nothing is known about {devices[0].device_kind!r}"
+        )
     return devices, known
 
 
 def mesh_of(config: MeshConfig, devices: list[jax.Device]) -> Mesh:
     """The mesh that `train` makes of these devices when they are attached."""
-    # Of attached GPUs `slice_index` is the node. Of these it is always 0, and there is one process per node.
-    return sharding.make_mesh(config, devices, "process_index" if devices[0].platform == "gpu" else "slice_index")
+    # Of attached GPUs `slice_index` is the node. Of these it is always 0, and there is one process
+    # per node.
+    return sharding.make_mesh(
+        config, devices, "process_index" if devices[0].platform == "gpu" else "slice_index"
+    )
 
 
 def _known(topology: str) -> tuple[str, str]:
     found = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology.strip().lower())
     every = [f"{generation}:{shape}" for generation, shapes in SHAPES.items() for shape in shapes]
-    every += [f"{card}:{count}" for card in cards.CARDS for count in range(1, cards.MOST_PER_NODE + 1)]
+    every += [
+        f"{card}:{count}" for card in cards.CARDS for count in range(1, cards.MOST_PER_NODE + 1)
+    ]
     if found is None or found[1] not in (*SHAPES, *cards.CARDS):
         near = difflib.get_close_matches(topology, every, n=1, cutoff=0.5)
         raise InputError(
-            f"--topology={topology} is not known; write GENERATION:SHAPE with one of {', '.join(SHAPES)}, or "
-            f"CARD:NUMBER with one of {', '.join(cards.CARDS)}, for example {near[0] if near else 'v5e:16x16'}"
+            f"--topology={topology} is not known; write GENERATION:SHAPE with one of "
+            f"{', '.join(SHAPES)}, or "
+            f"CARD:NUMBER with one of {', '.join(cards.CARDS)}, for example "
+            f"{near[0] if near else 'v5e:16x16'}"
         )
     generation, shape = found[1], found[2]
     if generation in cards.CARDS:
         if f"{generation}:{shape}" not in every:
             raise InputError(
-                f"--topology={topology}: a node has 1 to {cards.MOST_PER_NODE} GPUs; for more, for example "
+                f"--topology={topology}: a node has 1 to {cards.MOST_PER_NODE} GPUs; for more, "
+                "for example "
                 f"--topology={generation}:{cards.MOST_PER_NODE} --nodes=4"
             )
         return generation, shape

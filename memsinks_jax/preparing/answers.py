@@ -1,7 +1,8 @@
-"""Documents with a prompt: which of their tokens are an answer, the only ones that count in the loss.
+"""Documents with a prompt: which of their tokens are an answer, the only ones that count in the
+loss.
 
-The border between prompt and answer lies between two tokens, as when the prompt is typed and the model continues it: a token
-that spans both would be in no prompt.
+The border between prompt and answer lies between two tokens, as when the prompt is typed and the
+model continues it: a token that spans both would be in no prompt.
 """
 
 import datetime
@@ -22,7 +23,8 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, read_json_t
 
 CHAT = "chat"  # as a template: that of the tokenizer's model
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
-# A template that asks for the date gets this one, so that the same input makes the same documents on any day.
+# A template that asks for the date gets this one, so that the same input makes the same documents
+# on any day.
 _DAY = datetime.datetime(2025, 1, 1)
 
 
@@ -32,25 +34,33 @@ def check_template(template: str) -> None:
         return
     if "{prompt}" not in template or "{answer}" in template:
         raise InputError(
-            f"--template={template} {'holds {answer}' if '{answer}' in template else 'has no {prompt}'}; write {{prompt}} "
+            f"--template={template} "
+            f"{'holds {answer}' if '{answer}' in template else 'has no {prompt}'}; write "
+            f"{{prompt}} "
             f"where the prompt goes, the answer follows at the end; or give --template={CHAT}"
         )
     unknown = [found[0] for found in re.finditer(r"\\(.?)", template) if found[1] not in _ESCAPES]
     if unknown:
-        raise InputError(f"--template={template} has the unknown escape {unknown[0]}; write \\n, \\t or \\\\")
+        raise InputError(
+            f"--template={template} has the unknown escape {unknown[0]}; write \\n, \\t or \\\\"
+        )
 
 
 def parts_of(record: Record, template: str) -> list[str]:
     """[text], or [what a prompt is with its template, the answer], if there is a template."""
     if not template:
         return [record.text]
-    plain = re.sub(r"\\(.)", lambda found: _ESCAPES[found[1]], template).replace("{prompt}", record.prompt)
+    plain = re.sub(r"\\(.)", lambda found: _ESCAPES[found[1]], template).replace(
+        "{prompt}", record.prompt
+    )
     asked = plain.rstrip(" ")  # a space is a token with the word behind it, in most tokenizers
     return [asked, plain[len(asked) :] + record.text]
 
 
 def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
-    """The chat template next to a tokenizer, or in its GGUF file. Raises InputError if there is none."""
+    """The chat template next to a tokenizer, or in its GGUF file. Raises InputError if there is
+    none.
+    """
     template = None
     if isinstance(tokenizer, JsonTokenizer):
         opened = read_json_tokenizer(tokenizer.model, str(place))
@@ -60,9 +70,14 @@ def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
                 template = Template(source, model.special_names(), opened, str(place), _DAY)
         else:
             folder = place if place.is_dir() else place.parent
-            template = open_template(folder, opened, _DAY) or open_template(folder / SOURCE, opened, _DAY)
+            template = open_template(folder, opened, _DAY) or open_template(
+                folder / SOURCE, opened, _DAY
+            )
     if template is None:
-        raise InputError(f"{place} has no chat template; give the tokenizer of a model that chats, or --template=TEXT")
+        raise InputError(
+            f"{place} has no chat template; give the tokenizer of a model that chats, or "
+            "--template=TEXT"
+        )
     return template
 
 
@@ -106,8 +121,13 @@ class Maker:
         if not self._chat:
             tokens, answers = joined(parts_of(record, self._template), self._tokenizer.encode)
         else:
-            asked = [{"role": "user", "content": record.prompt}, {"role": ANSWERS, "content": record.text}]
-            tokens, answers = joined(self._chat.parts(record.messages or asked, record.arguments), self._chat.encode)
+            asked = [
+                {"role": "user", "content": record.prompt},
+                {"role": ANSWERS, "content": record.text},
+            ]
+            tokens, answers = joined(
+                self._chat.parts(record.messages or asked, record.arguments), self._chat.encode
+            )
         if (answers[:, 0] == answers[:, 1]).any():
             raise InputError("an answer is empty after tokenization; remove the record")
         if not self._chat:
@@ -124,13 +144,15 @@ class Maker:
 def joined(parts: list[str], encode: Callable[[str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of [prompt, answer, prompt, answer, ...] -> as `Maker`, answers without end of text.
 
-    Every part is tokenized behind the one before it, but the tokens of that one stay what they are by itself. If the part
-    would change them, it is tokenized by itself too.
+    Every part is tokenized behind the one before it, but the tokens of that one stay what they are
+    by itself. If the part would change them, it is tokenized by itself too.
     """
     encode = functools.lru_cache(maxsize=2)(encode)
     found = [encode(parts[0])]
     for before, text in itertools.pairwise(parts):
         alone, both = encode(before), encode(before + text)
-        found.append(both[len(alone) :] if np.array_equal(both[: len(alone)], alone) else encode(text))
+        found.append(
+            both[len(alone) :] if np.array_equal(both[: len(alone)], alone) else encode(text)
+        )
     ends = np.cumsum([len(tokens) for tokens in found])
     return np.concatenate(found), np.stack([ends[:-1], ends[1:]], axis=1)[::2].astype(np.int64)

@@ -25,19 +25,24 @@ class Written:
     digits: np.ndarray  # int64 (33,): histogram of the lengths' binary digits
     longest: int
     median: int
-    most_repeated: np.ndarray  # uint64 (at most `shown`, 2): (first copy, copies) of documents, most copies first
+    # uint64 (at most `shown`, 2): (first copy, copies) of documents, most copies first
+    most_repeated: np.ndarray
 
 
 class Columns:
-    """Writes the columns of a corpus of `records` records into `out`: `add` every shard in order, then `close`.
+    """Writes the columns of a corpus of `records` records into `out`: `add` every shard in order,
+    then `close`.
 
-    Exact copies are found by sorting content ids in parts, each for a range of ids. Values of records are gathered in
-    ranges of records. Both are in files below `work` until they are read, at most 40 bytes per record. The memory is about
-    200 MiB for any number of records; plus, one document or cluster at a time, 100 bytes per copy or member; plus 4 bytes
-    per document that is too long for `prepared.histogram`.
+    Exact copies are found by sorting content ids in parts, each for a range of ids. Values of
+    records are gathered in ranges of records. Both are in files below `work` until they are read,
+    at most 40 bytes per record. The memory is about 200 MiB for any number of records; plus, one
+    document or cluster at a time, 100 bytes per copy or member; plus 4 bytes per document that is
+    too long for `prepared.histogram`.
     """
 
-    def __init__(self, out: pathlib.Path, work: pathlib.Path, records: int, shown: int, answers: bool = False):
+    def __init__(
+        self, out: pathlib.Path, work: pathlib.Path, records: int, shown: int, answers: bool = False
+    ):
         shutil.rmtree(work, ignore_errors=True)  # of a command that was killed
         (out / "columns").mkdir(exist_ok=True)
         self._columns = {
@@ -50,10 +55,15 @@ class Columns:
         self._by_identity = _Buckets(work / "identities", self._id_bits, 2)  # (id, record)
         self._copies = _Buckets(work / "copies", _BITS, 3)  # (record, first, how many)
         self._near = _Buckets(work / "near", _BITS, 2)  # (record, first of the cluster)
-        self._members = _Buckets(work / "members", _BITS, 3)  # (cluster, record, whether it is the first of its copies)
+        # (cluster, record, whether it is the first of its copies)
+        self._members = _Buckets(work / "members", _BITS, 3)
 
-    def add(self, lengths: np.ndarray, identities: np.ndarray, groups: np.ndarray, clusters: np.ndarray) -> None:
-        """Appends records: (k,), (k, 2), (k,) as in `Prepared`; `clusters` (c, 2) has (record, first) of those in one."""
+    def add(
+        self, lengths: np.ndarray, identities: np.ndarray, groups: np.ndarray, clusters: np.ndarray
+    ) -> None:
+        """Appends records: (k,), (k, 2), (k,) as in `Prepared`; `clusters` (c, 2) has (record,
+        first) of those in one.
+        """
         for name, values in (("lengths", lengths), ("identities", identities), ("groups", groups)):
             self._columns[name].append(values)
         records = np.arange(self._added, self._added + len(lengths), dtype=np.uint64)
@@ -78,7 +88,9 @@ class Columns:
         others = np.flatnonzero(prompts[which] == prepared.SEVERAL)
         rows = np.stack([which + self._added - len(lengths), starts, stops], axis=1)
         self._columns["turns"].append(rows[others])
-        self._openings += np.bincount(np.minimum(starts[first], prepared.LONGEST), minlength=prepared.LONGEST + 1)
+        self._openings += np.bincount(
+            np.minimum(starts[first], prepared.LONGEST), minlength=prepared.LONGEST + 1
+        )
         return int((stops - starts).sum())
 
     def close(self) -> Written:
@@ -88,7 +100,12 @@ class Columns:
         clusters = self._write_members()
         if "openings" in self._columns:
             self._columns["openings"].append(self._openings)
-        return Written({name: column.close() for name, column in self._columns.items()}, distinct, *clusters, *lengths)
+        return Written(
+            {name: column.close() for name, column in self._columns.items()},
+            distinct,
+            *clusters,
+            *lengths,
+        )
 
     def _find_copies(self) -> int:
         distinct = 0
@@ -101,12 +118,16 @@ class Columns:
             self._columns["sorted_identities"].append(found)
             self._columns["sorted_numbers"].append(records[first])
             several = copies[inverse] > 1
-            self._copies.add(records[several], records[first][inverse[several]], copies[inverse[several]])
+            self._copies.add(
+                records[several], records[first][inverse[several]], copies[inverse[several]]
+            )
             distinct += len(found)
         return distinct
 
     def _write_records(self) -> tuple[np.ndarray, int, int, np.ndarray]:
-        """Writes columns with one entry per record -> (digits, longest, median, most_repeated) as in `Written`."""
+        """Writes columns with one entry per record -> (digits, longest, median, most_repeated) as
+        in `Written`.
+        """
         counted, digits, longest, too_long = 0, np.zeros(33, np.int64), 0, []
         most_repeated = np.zeros((0, 2), np.uint64)
         for bucket in range(-(-self._records // _ROWS)):
@@ -121,7 +142,11 @@ class Columns:
             at = record - records[0]
             clusters[at], shared[at] = first, True
             is_first = first_copies == records
-            for name, values in (("firsts", first_copies), ("clusters", clusters), ("copies", copies)):
+            for name, values in (
+                ("firsts", first_copies),
+                ("clusters", clusters),
+                ("copies", copies),
+            ):
                 self._columns[name].append(values)
             self._columns["runs"].append(prepared.run_sums(lengths, is_first))
             self._members.add(clusters[shared], records[shared], is_first[shared])
@@ -131,12 +156,19 @@ class Columns:
             longest = max(longest, int(lengths.max()))
             too_long.append(lengths[lengths >= prepared.LONGEST - 1])
             here = is_first & (copies > 1)
-            most_repeated = np.concatenate([most_repeated, np.stack([records[here], copies[here]], axis=1)])
+            most_repeated = np.concatenate(
+                [most_repeated, np.stack([records[here], copies[here]], axis=1)]
+            )
             most_repeated = most_repeated[
                 np.argsort(-most_repeated[:, 1].astype(np.int64), kind="stable")[: self._shown]
             ]
         self._columns["histogram"].append(counted)
-        return digits, longest, _median(counted[0], np.sort(np.concatenate(too_long))), most_repeated
+        return (
+            digits,
+            longest,
+            _median(counted[0], np.sort(np.concatenate(too_long))),
+            most_repeated,
+        )
 
     def _write_members(self) -> tuple[int, int]:
         """-> (clusters that hold two different documents, their records)"""
@@ -146,14 +178,20 @@ class Columns:
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
             self._columns["members"].append(rows[:, :2])
             _, starts, sizes = np.unique(rows[:, 0], return_index=True, return_counts=True)
-            # Copies alone are no near-duplicates: a cluster counts if it has two different documents.
+            # Copies alone are no near-duplicates: a cluster counts if it has two different
+            # documents.
             different = np.add.reduceat(rows[:, 2], starts) > 1
-            clusters, documents = clusters + int(different.sum()), documents + int(sizes[different].sum())
+            clusters, documents = (
+                clusters + int(different.sum()),
+                documents + int(sizes[different].sum()),
+            )
         return clusters, documents
 
 
 def _median(counted: np.ndarray, too_long: np.ndarray) -> int:
-    """Median length without end of text. `counted[n]` documents have n tokens with it; the last entry's are `too_long`."""
+    """Median length without end of text. `counted[n]` documents have n tokens with it; the last
+    entry's are `too_long`.
+    """
     at_most = np.cumsum(counted)
     middle = np.array([(at_most[-1] - 1) // 2, at_most[-1] // 2])
     lengths = np.searchsorted(at_most, middle, side="right") - 1
@@ -191,13 +229,19 @@ class Column:
 
     def _write_header(self) -> None:
         shape = (self._length, *self._row)  # numpy reserves space for the length to grow
-        header = {"descr": np.lib.format.dtype_to_descr(self._kind), "fortran_order": False, "shape": shape}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._kind),
+            "fortran_order": False,
+            "shape": shape,
+        }
         with open(self._scratch, "r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
 
 
 class _Buckets:
-    """Rows of numbers in files by their first number. One file holds a range of 2^bits, small enough for memory."""
+    """Rows of numbers in files by their first number. One file holds a range of 2^bits, small
+    enough for memory.
+    """
 
     def __init__(self, folder: pathlib.Path, bits: int, columns: int):
         folder.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Finds the contexts that have sinks (data/contexts.py) in a corpus. Four stages sort on disk (sorted_files.py)."""
+"""Finds the contexts that have sinks (data/contexts.py) in a corpus. Four stages sort on disk
+(sorted_files.py).
+"""
 
 import pathlib
 
@@ -7,7 +9,16 @@ from datatrove.pipeline.base import PipelineStep
 
 from memsinks_jax.config import ContextsConfig
 from memsinks_jax.data import prepared
-from memsinks_jax.data.contexts import Counts, Text, begins, chosen, count, covered, merged, side_by_side
+from memsinks_jax.data.contexts import (
+    Counts,
+    Text,
+    begins,
+    chosen,
+    count,
+    covered,
+    merged,
+    side_by_side,
+)
 from memsinks_jax.data.contexts import stretches as stretches_of
 from memsinks_jax.data.table import is_in
 from memsinks_jax.preparing import sorted_files
@@ -16,11 +27,17 @@ from memsinks_jax.preparing.sorted_files import part_of
 from memsinks_jax.preparing.steps import answers_file, shard_tokens
 
 LETTERS = "letters.npy"  # in the folder of what is unfinished
-_CANDIDATES = 4096  # n-grams of a range of hashes, among which the report seeks the most frequent ones
+# n-grams of a range of hashes, among which the report seeks the most frequent ones
+_CANDIDATES = 4096
 
 
 def stages(
-    out: pathlib.Path, kind: np.dtype, around: tuple[int, int], shards: int, ranges: int, settings: ContextsConfig
+    out: pathlib.Path,
+    kind: np.dtype,
+    around: tuple[int, int],
+    shards: int,
+    ranges: int,
+    settings: ContextsConfig,
 ) -> dict[str, tuple[list, int]]:
     """{stage: its steps, and the number of its tasks}. LETTERS is there.
 
@@ -58,7 +75,9 @@ class Shard:
         opens, closes = self.around
         opening = index["opens"].tolist() if "opens" in index.dtype.names else [opens] * len(index)
         around = [(each, closes) for each in opening]
-        return side_by_side(list(shard_tokens(shard, len(index), self.kind)), around, np.ones(len(index), np.int64))
+        return side_by_side(
+            list(shard_tokens(shard, len(index), self.kind)), around, np.ones(len(index), np.int64)
+        )
 
     def counted(self, rank: int, text: Text) -> np.ndarray | None:
         """Which tokens of a shard's text count in the loss, bool (n,); None: all."""
@@ -74,7 +93,9 @@ class Shard:
 
 
 class Stretches(PipelineStep):
-    """Stage 1, one task per shard: its n-grams of `stretch` words, sorted, with the place of the last token of each."""
+    """Stage 1, one task per shard: its n-grams of `stretch` words, sorted, with the place of the
+    last token of each.
+    """
 
     type, name = "memsinks_jax", "stretches"
 
@@ -83,13 +104,16 @@ class Stretches(PipelineStep):
         self.shard, self.settings = shard, settings
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
-        ends, keys = stretches_of(self.shard.text(rank), self.settings.stretch, self.shard.letters())
+        ends, keys = stretches_of(
+            self.shard.text(rank), self.settings.stretch, self.shard.letters()
+        )
         sorted_files.save(self.shard.work / "stretches", rank, keys, ends.astype(np.uint64))
 
 
 class Repeated(PipelineStep):
-    """Stage 2, one task per range of hashes: the n-grams that come `times` times, ascending; and how
-    often and where the most frequent ones come."""
+    """Stage 2, one task per range of hashes: the n-grams that come `times` times, ascending; and
+    how often and where the most frequent ones come.
+    """
 
     type, name = "memsinks_jax", "repeated"
 
@@ -113,7 +137,9 @@ class Repeated(PipelineStep):
 
 
 class Counted(PipelineStep):
-    """Stage 3, one task per shard: its contexts, sorted, with how often each comes in repeated text, and anywhere."""
+    """Stage 3, one task per shard: its contexts, sorted, with how often each comes in repeated
+    text, and anywhere.
+    """
 
     type, name = "memsinks_jax", "counts"
 
@@ -127,14 +153,24 @@ class Counted(PipelineStep):
         again = []
         for part in range(self.ranges):
             there = part_of(keys, part, self.ranges)
-            again.append(ends[there][is_in(keys[there], np.load(work / "repeated" / f"{part:05d}.npy"))])
-        is_repeated = covered(text, np.concatenate(again).astype(np.int64), self.settings.stretch, letters)
-        counts = count(text, is_repeated, self.settings.length, letters, self.shard.counted(rank, text))
-        sorted_files.save(work / "counts", rank, counts.keys, np.stack(counts[1:], axis=1).astype(np.uint32))
+            again.append(
+                ends[there][is_in(keys[there], np.load(work / "repeated" / f"{part:05d}.npy"))]
+            )
+        is_repeated = covered(
+            text, np.concatenate(again).astype(np.int64), self.settings.stretch, letters
+        )
+        counts = count(
+            text, is_repeated, self.settings.length, letters, self.shard.counted(rank, text)
+        )
+        sorted_files.save(
+            work / "counts", rank, counts.keys, np.stack(counts[1:], axis=1).astype(np.uint32)
+        )
 
 
 class Chosen(PipelineStep):
-    """Stage 4, one task per range of hashes: the contexts that have sinks, ascending, with their counts in repeated text."""
+    """Stage 4, one task per range of hashes: the contexts that have sinks, ascending, with their
+    counts in repeated text.
+    """
 
     type, name = "memsinks_jax", "contexts"
 
@@ -144,25 +180,35 @@ class Chosen(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         work = pathlib.Path(self.work)
-        keys, values = sorted_files.read_range(work / "counts", self.shards, rank, world_size, columns=2)
+        keys, values = sorted_files.read_range(
+            work / "counts", self.shards, rank, world_size, columns=2
+        )
         counts = merged(Counts(keys, *values.astype(np.int64).T))
         counts = counts.at(chosen(counts, self.settings))
         (work / "contexts").mkdir(exist_ok=True)
-        np.save(work / "contexts" / f"{rank:05d}.npy", np.stack([counts.keys, counts.repeated.astype(np.uint64)]))
+        np.save(
+            work / "contexts" / f"{rank:05d}.npy",
+            np.stack([counts.keys, counts.repeated.astype(np.uint64)]),
+        )
 
 
 def most_frequent(
     out: pathlib.Path, corpus: prepared.Prepared, ranges: int, settings: ContextsConfig, most: int
 ) -> list[dict]:
-    """For the report, n-grams of repeated text that come most often and do not overlap where they come first.
+    """For the report, n-grams of repeated text that come most often and do not overlap where they
+    come first.
 
     Returns:
       [{"times", "tokens", "first": where the input has its document, "text"}], at most `most`.
     """
     work, tokenizer, found, shown = out / "work", corpus.tokenizer(), [], {}
     letters = np.load(work / LETTERS)
-    places = np.concatenate([np.load(work / "repeated" / f"{rank:05d}.most.npy") for rank in range(ranges)])
-    for times, shard, place in places[np.lexsort((places[:, 2], places[:, 1], -places[:, 0]))].tolist():
+    places = np.concatenate(
+        [np.load(work / "repeated" / f"{rank:05d}.most.npy") for rank in range(ranges)]
+    )
+    for times, shard, place in places[
+        np.lexsort((places[:, 2], places[:, 1], -places[:, 0]))
+    ].tolist():
         if any(abs(place - other) < size for other, size in shown.get(shard, ())):
             continue
         before = sum(of["documents"] for of in corpus.manifest["shards"][:shard])
@@ -176,7 +222,12 @@ def most_frequent(
         shown.setdefault(shard, []).append((place, last - first + 1))
         text = tokenizer.decode(tokens[max(first - 1, 0) : last])
         found.append(
-            {"times": times, "tokens": last - first + 1, "first": corpus.source(before + document), "text": text}
+            {
+                "times": times,
+                "tokens": last - first + 1,
+                "first": corpus.source(before + document),
+                "text": text,
+            }
         )
         if len(found) == most:
             break
@@ -184,9 +235,14 @@ def most_frequent(
 
 
 def write_columns(out: pathlib.Path, ranges: int) -> tuple[dict[str, str], dict[str, int]]:
-    """Writes the columns `prepared.CONTEXTS`, a range at a time -> (the hash of each, numbers for the report)."""
+    """Writes the columns `prepared.CONTEXTS`, a range at a time -> (the hash of each, numbers for
+    the report).
+    """
     files = {name: prepared.column_file(out, name) for name in prepared.context_columns()}
-    columns = {name: Column(files[name], kind, ()) for name, (kind, _) in prepared.context_columns().items()}
+    columns = {
+        name: Column(files[name], kind, ())
+        for name, (kind, _) in prepared.context_columns().items()
+    }
     contexts = places = 0
     for rank in range(ranges):
         keys, counts = np.load(out / "work" / "contexts" / f"{rank:05d}.npy")

@@ -30,9 +30,14 @@ _EXCERPT = 160  # characters
 
 
 def finish(
-    out: pathlib.Path, plan: Plan, tokenizer: AnyTokenizer, advance: collections.abc.Callable, command: str = ""
+    out: pathlib.Path,
+    plan: Plan,
+    tokenizer: AnyTokenizer,
+    advance: collections.abc.Callable,
+    command: str = "",
 ) -> dict:
-    """Completes the corpus of the shards in `out`. Writes the manifest last, then removes the working files.
+    """Completes the corpus of the shards in `out`. Writes the manifest last, then removes the
+    working files.
 
     Memory holds the indices of one shard, the names of all groups, and the memory of `Columns`.
 
@@ -40,27 +45,36 @@ def finish(
       advance: called with the number of finished shards.
       command: makes the corpus; shown on its page.
     Returns:
-      The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped, ...
+      The numbers of the report: documents, tokens, duplicates, near_duplicate_clusters, skipped,
+      ...
     """
     work = out / "work"
     clustered = plan.settings["near_duplicates"] != "none"
     documents = [_documents(out, rank, plan.settings) for rank in range(len(plan.pieces))]
     offsets = np.cumsum([0, *documents])
     if not offsets[-1]:
-        raise InputError(f"{out}: no document is left of the input; see {work} for what was skipped, and fix the input")
+        raise InputError(
+            f"{out}: no document is left of the input; see {work} for what was skipped, and fix "
+            "the input"
+        )
     answered, has_answers = 0, prepared.has_answers(plan.settings)
     columns, shards = Columns(out, work / "sorting", int(offsets[-1]), _SHOWN, has_answers), []
-    numbers, of_group = {}, np.zeros(0, np.int64)  # number of every name, and its number of documents
+    # number of every name, and its number of documents
+    numbers, of_group = {}, np.zeros(0, np.int64)
     for rank, offset in enumerate(offsets[:-1].tolist()):
         index = np.load(_index(out, rank))
         groups = _groups(index, json.loads(_names(out, rank).read_text()), numbers)
-        document, shard, first = read_clusters(work, rank).T if clustered else np.zeros((3, 0), np.uint32)
+        document, shard, first = (
+            read_clusters(work, rank).T if clustered else np.zeros((3, 0), np.uint32)
+        )
         found = np.bincount(groups[groups != prepared.NO_GROUP], minlength=len(numbers))
         of_group = found + np.pad(of_group, (0, len(found) - len(of_group)))
         clusters = np.stack([offset + document, offsets[shard] + first], axis=1)
         columns.add(index["length"], index["identity"], groups, clusters)
         if has_answers:
-            answered += columns.add_answers(index["length"], index["opens"], np.load(answers_file(work, rank)))
+            answered += columns.add_answers(
+                index["length"], index["opens"], np.load(answers_file(work, rank))
+            )
         tokens, size = int(index["length"].sum()), _shard(out, rank).stat().st_size
         shards.append({"documents": len(index), "tokens": tokens, "bytes": size})
         advance(rank + 1)
@@ -74,7 +88,9 @@ def finish(
         summary["answer_tokens"] = answered
     of_contexts = {}
     if "contexts" in plan.settings:
-        of_contexts, numbers = contexts.write_columns(out, sorted_files.tasks(plan.bytes_of_pieces()))
+        of_contexts, numbers = contexts.write_columns(
+            out, sorted_files.tasks(plan.bytes_of_pieces())
+        )
         summary |= numbers
     manifest = {
         "format": prepared.FORMAT,
@@ -88,24 +104,33 @@ def finish(
         "shards": shards,
         "columns": written.hashes | of_contexts,
     }
-    _write(work / prepared.MANIFEST, lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()))
+    _write(
+        work / prepared.MANIFEST,
+        lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()),
+    )
     os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
     corpus = prepared.Prepared(out)
     summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
     if "contexts" in plan.settings:
-        about = sorted_files.tasks(plan.bytes_of_pieces()), ContextsConfig(**plan.settings["contexts"])
+        about = (
+            sorted_files.tasks(plan.bytes_of_pieces()),
+            ContextsConfig(**plan.settings["contexts"]),
+        )
         summary["repeated_text"] = contexts.most_frequent(out, corpus, *about, _SHOWN)
     report.write_json(out / "report.json", summary)
     page.write(out / "index.html", work, summary, plan, command)
     for leftover in (out / "shards").glob("*.new"):
         leftover.unlink(missing_ok=True)
-    os.replace(work, _done(out))  # atomic: a half-deleted folder would look like a half-finished run
+    # atomic: a half-deleted folder would look like a half-finished run
+    os.replace(work, _done(out))
     remove_done_work(out)
     return summary
 
 
 def remove_done_work(out: pathlib.Path) -> None:
-    """Removes the work folder of a finished corpus, or the rest of it if a command was killed while removing it."""
+    """Removes the work folder of a finished corpus, or the rest of it if a command was killed while
+    removing it.
+    """
     shutil.rmtree(_done(out), ignore_errors=True)
 
 
@@ -129,7 +154,9 @@ def _documents(out: pathlib.Path, rank: int, settings: dict) -> int:
     if prepared.has_answers(settings):
         files.append(answers_file(out / "work", rank))
     if not all(path.exists() for path in files):
-        raise InputError(f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew")
+        raise InputError(
+            f"{out}: shard {rank} is lost; delete the folder and prepare the corpus anew"
+        )
     return len(np.load(_index(out, rank), mmap_mode="r"))
 
 
@@ -138,7 +165,9 @@ def _names(out: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 def _groups(index: np.ndarray, names: list[str], numbers: dict[str, int]) -> np.ndarray:
-    """Numbers of the documents' groups -> uint32 (documents,). Numbers `names` in the order in which they appear."""
+    """Numbers of the documents' groups -> uint32 (documents,). Numbers `names` in the order in
+    which they appear.
+    """
     if not names:
         return np.full(len(index), prepared.NO_GROUP, np.uint32)
     known = ids.as_numbers(np.stack([prepared.group_id(name) for name in names]))
@@ -163,9 +192,11 @@ def _warn_of_similar(names: collections.abc.Iterable[str]) -> None:
     if found := [each for each in found if len(each) > 1]:
         shown = some([" and ".join(ascii(name[:60]) for name in each) for each in found])
         logger.warning(
-            "names that differ in spaces at their ends or in the form of a character are different groups: %s; "
-            "if each is meant to be one, correct the input", shown,
-        )  # fmt: skip
+            "names that differ in spaces at their ends or in the form of a character are "
+            "different groups: %s; "
+            "if each is meant to be one, correct the input",
+            shown,
+        )
 
 
 def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:
@@ -182,7 +213,11 @@ def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:
                 first.append(record)
 
     _write(out / "skipped.jsonl", fill)
-    return {"skipped": reasons.total(), "skipped_reasons": dict(reasons.most_common()), "skipped_first": first}
+    return {
+        "skipped": reasons.total(),
+        "skipped_reasons": dict(reasons.most_common()),
+        "skipped_first": first,
+    }
 
 
 def _skipped(copies: list[str], files: list[pathlib.Path]) -> collections.abc.Iterator[str]:
@@ -203,7 +238,11 @@ def _summary(shards: list[dict], written: Written, skipped: dict) -> dict:
         "near_duplicate_documents": written.near_duplicate_documents,
         **skipped,
         "lengths": [
-            {"from": 2 ** (digits - 1), "to": 2**digits - 1, "documents": int(written.digits[digits])}
+            {
+                "from": 2 ** (digits - 1),
+                "to": 2**digits - 1,
+                "documents": int(written.digits[digits]),
+            }
             for digits in range(1, written.longest.bit_length() + 1)
         ],
         "longest": written.longest,
@@ -215,7 +254,9 @@ def _largest_groups(names: list[str], documents: np.ndarray) -> dict:
     largest = np.argsort(-documents, kind="stable")[:_SHOWN].tolist()
     return {
         "groups": len(names),
-        "largest_groups": [{"name": names[number], "documents": int(documents[number])} for number in largest],
+        "largest_groups": [
+            {"name": names[number], "documents": int(documents[number])} for number in largest
+        ],
     }
 
 

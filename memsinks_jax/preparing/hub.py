@@ -1,4 +1,5 @@
-"""Datasets of the Hugging Face hub, read as a stream: `hf://dataset[:split]`, such as hf://roneneldan/TinyStories:train.
+"""Datasets of the Hugging Face hub, read as a stream: `hf://dataset[:split]`, such as
+hf://roneneldan/TinyStories:train.
 
 `datasets` is not a requirement, since it brings pandas and more. Install it to read from the hub.
 """
@@ -28,7 +29,12 @@ def parts(path: str, commit: str) -> int:
 def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
     """Rows of one part, in the form in which `data.reading.read_segment` gives those of a file."""
     for row, values in enumerate(rows(source.path, source.revision, segment.start, segment.stop)):
-        record = Record(row, row + 1, 0, where=f"{source.path}, part {segment.start} of {segment.stop}, row {row}")
+        record = Record(
+            row,
+            row + 1,
+            0,
+            where=f"{source.path}, part {segment.start} of {segment.stop}, row {row}",
+        )
         take(record, values, fields)
         yield record
 
@@ -43,7 +49,11 @@ def rows(path: str, commit: str, part: int, of: int) -> collections.abc.Iterator
         dataset_options={"split": split, "revision": commit},
         streaming=True,
         # Asks for all columns of the row: otherwise the reader silently drops rows without text.
-        adapter=lambda self, row, source, number: {"text": "row", "id": number, "metadata": {"row": row}},
+        adapter=lambda self, row, source, number: {
+            "text": "row",
+            "id": number,
+            "metadata": {"row": row},
+        },
     )
     stream = reader.run(None, part, of)
     while (document := _asked(path, lambda: next(stream, None))) is not None:
@@ -54,7 +64,9 @@ def _load(path: str, commit: str):
     try:
         import datasets
     except ImportError:
-        raise InputError(f"{path}: reading from the hub needs `datasets`; pip install '.[hub]'") from None
+        raise InputError(
+            f"{path}: reading from the hub needs `datasets`; pip install '.[hub]'"
+        ) from None
     name, split = _name_and_split(path)
     return datasets.load_dataset(name, split=split, revision=commit, streaming=True)
 
@@ -71,8 +83,11 @@ def _asked(path: str, question):
     except InputError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+            type(error).__name__
+        ]
         raise InputError(
-            f"{path}: the hub cannot be read ({lines[0]}); check the name and the network, or download the files and "
+            f"{path}: the hub cannot be read ({lines[0]}); check the name and the network, or "
+            "download the files and "
             "give their folder"
         ) from None

@@ -1,4 +1,6 @@
-"""Chooses the files and cuts them into pieces, before the first document and independent of the number of workers."""
+"""Chooses the files and cuts them into pieces, before the first document and independent of the
+number of workers.
+"""
 
 import collections
 import dataclasses
@@ -11,14 +13,24 @@ import pyarrow.parquet
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import some
-from memsinks_jax.data.files import END, READABLE, Segment, Source, kind_of, matching, open_source, shortest_paths
+from memsinks_jax.data.files import (
+    END,
+    READABLE,
+    Segment,
+    Source,
+    kind_of,
+    matching,
+    open_source,
+    shortest_paths,
+)
 from memsinks_jax.data.reading import Fields, Record, read_segment
 from memsinks_jax.preparing import hub
 
 logger = logging.getLogger("memsinks_jax.prepare")
 
-# Each piece of the input makes one shard. The number of pieces is about the same for any corpus, within limits: enough for
-# all workers, few enough to open all at once when finding near-duplicates, small enough to lose little if one is killed.
+# Each piece of the input makes one shard. The number of pieces is about the same for any corpus,
+# within limits: enough for all workers, few enough to open all at once when finding
+# near-duplicates, small enough to lose little if one is killed.
 _PIECES = 256
 _SMALLEST, _LARGEST = 4, 256  # MiB
 _OF_ANSWERS = ("prompt_field", "messages_field")  # settings without which all of a document counts
@@ -61,14 +73,20 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
 
     Args:
       patterns: files, folders (all readable files in them), globs, `hf://dataset[:split]`.
-      settings: of the command; reads `on_error`, `shard_mib` and the fields that .txt files do not have.
+      settings: of the command; reads `on_error`, `shard_mib` and the fields that .txt files do not
+      have.
     Raises:
-      InputError: no such file, an unknown kind of file, a path named twice, or no file that could have groups.
+      InputError: no such file, an unknown kind of file, a path named twice, or no file that could
+      have groups.
     """
     if "" in patterns:
-        raise InputError("--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]")
+        raise InputError(
+            "--input is empty; give a file, a folder, a quoted glob or hf://dataset[:split]"
+        )
     found = [
-        path for pattern in patterns for path in ([pattern] if pattern.startswith(hub.PREFIX) else _files(pattern))
+        path
+        for pattern in patterns
+        for path in ([pattern] if pattern.startswith(hub.PREFIX) else _files(pattern))
     ]
     sources, copies, taken, shortest = [], [], set(), shortest_paths(found)
     for path in found:
@@ -80,13 +98,19 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
         elif shortest[path] == path and settings["on_error"] == "skip":
             copies.append(path)
         elif shortest[path] == path:
-            raise InputError(f"{path} is named twice; name every file once, or give --on_error=skip")
+            raise InputError(
+                f"{path} is named twice; name every file once, or give --on_error=skip"
+            )
     if links := [path for path in shortest if shortest[path] != path]:
-        logger.warning("%s further paths to the same files are left out: %s", f"{len(links):,}", some(links))
+        logger.warning(
+            "%s further paths to the same files are left out: %s", f"{len(links):,}", some(links)
+        )
     plain = next((source.path for source in sources if source.kind == "txt"), None)
     for option in ("group_field", *_OF_ANSWERS):
         if plain and settings.get(option):
-            raise InputError(f"{plain}: a .txt file has no field {settings[option]!r}; omit --{option}")
+            raise InputError(
+                f"{plain}: a .txt file has no field {settings[option]!r}; omit --{option}"
+            )
     return Plan(settings, sources, _cut(sources, settings["shard_mib"]), copies)
 
 
@@ -94,39 +118,63 @@ def check_unchanged(stored: Plan, found: Plan, folder: pathlib.Path) -> None:
     """Raises InputError if `found` differs from what the folder was started with."""
     for name, value in found.settings.items():
         before = stored.settings.get(name)
-        if before == value or (name == "on_error" and value == "skip"):  # nothing has been skipped so far
+        # nothing has been skipped so far
+        if before == value or (name == "on_error" and value == "skip"):
             continue
         if name == "tokenizer_sha256":
-            raise InputError(f"{folder} was started with another tokenizer; give that one, or another --out")
+            raise InputError(
+                f"{folder} was started with another tokenizer; give that one, or another --out"
+            )
         if name == "vocabulary_size" and before is None:
             raise InputError(f"{folder} was started with a --tokenizer; give it, or another --out")
         if before is None:
-            raise InputError(f"{folder} was started without --{name}; leave it out, or give another --out")
+            raise InputError(
+                f"{folder} was started without --{name}; leave it out, or give another --out"
+            )
         if name in ("chat_sha256", "closes"):
-            raise InputError(f"{folder} was started with another chat template; restore it, or give another --out")
-        raise InputError(f"{folder} was started with --{name}={before}, not {value}; give that, or another --out")
+            raise InputError(
+                f"{folder} was started with another chat template; restore it, or give another "
+                "--out"
+            )
+        raise InputError(
+            f"{folder} was started with --{name}={before}, not {value}; give that, or another --out"
+        )
     for name in _OF_ANSWERS:
         if name in stored.settings and name not in found.settings:
-            raise InputError(f"{folder} was started with --{name}={stored.settings[name]}; give it, or another --out")
+            raise InputError(
+                f"{folder} was started with --{name}={stored.settings[name]}; give it, or "
+                "another --out"
+            )
     old, new = ({source.path: source for source in plan.sources} for plan in (stored, found))
     for path in sorted(old.keys() | new.keys()):
         what = "is new" if path not in old else "is gone" if path not in new else "has changed"
         if old.get(path) != new.get(path):
-            raise InputError(f"{path} {what} since {folder} was started; restore it, or give another --out")
+            raise InputError(
+                f"{path} {what} since {folder} was started; restore it, or give another --out"
+            )
     if stored.sources != found.sources or stored.pieces != found.pieces:
-        raise InputError(f"{folder} was started with the input in another order; give that, or another --out")
+        raise InputError(
+            f"{folder} was started with the input in another order; give that, or another --out"
+        )
 
 
 def check_source(source: Source) -> None:
     """Raises InputError if a file has changed since it was found."""
     if source.kind != "hub" and open_source(source.path) != source:
-        raise InputError(f"{source.path} changed while it was read; run again into a new --out when it is final")
+        raise InputError(
+            f"{source.path} changed while it was read; run again into a new --out when it is final"
+        )
 
 
 def fields_of(settings: dict) -> Fields:
     """The fields of a record that a command's settings name."""
     about = settings["group_field"], settings["max_document_mib"] << 20
-    return Fields(settings["text_field"], *about, settings.get("prompt_field", ""), settings.get("messages_field", ""))
+    return Fields(
+        settings["text_field"],
+        *about,
+        settings.get("prompt_field", ""),
+        settings.get("messages_field", ""),
+    )
 
 
 def records(source: Source, segment: Segment, fields: Fields) -> collections.abc.Iterator[Record]:
@@ -143,7 +191,9 @@ def _files(pattern: str) -> list[str]:
         if not found:
             raise InputError(f"{pattern} holds no file that can be read: {READABLE}")
         if others := sorted(kinds.keys() - set(found)):
-            logger.info("%s files are of other kinds, and not read: %s", f"{len(others):,}", some(others))
+            logger.info(
+                "%s files are of other kinds, and not read: %s", f"{len(others):,}", some(others)
+            )
         return found
     return matching(pattern)
 
@@ -164,18 +214,23 @@ def _cut(sources: list[Source], shard_mib: int) -> list[list[Segment]]:
 
 
 def _parts(source: Source, full: int) -> list[tuple[int, int, int]]:
-    """(start, stop, bytes on disk) of the parts that can be read independently of the rest of the file."""
+    """(start, stop, bytes on disk) of the parts that can be read independently of the rest of the
+    file.
+    """
     if source.kind == "hub":
         parts = hub.parts(source.path, source.revision)
         return [(part, parts, 0) for part in range(parts)]
     if source.is_text and not source.compression:
         return [
-            (at, min(at + full, source.bytes), min(full, source.bytes - at)) for at in range(0, source.bytes, full)
+            (at, min(at + full, source.bytes), min(full, source.bytes - at))
+            for at in range(0, source.bytes, full)
         ] or [(0, 0, 0)]
     if source.kind == "parquet":
         try:
             groups = pyarrow.parquet.read_metadata(source.path).num_row_groups
         except (OSError, pyarrow.ArrowException):
             groups = 1  # reading it will report the problem
-        return [(group, group + 1, source.bytes // groups) for group in range(groups)] or [(0, 0, 0)]
+        return [(group, group + 1, source.bytes // groups) for group in range(groups)] or [
+            (0, 0, 0)
+        ]
     return [(0, END, source.bytes)]

@@ -17,9 +17,18 @@ logger = logging.getLogger(__name__)
 
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
 DEFAULTS = {
-    "text_field": "text", "group_field": "", "on_error": "stop", "near_duplicates": "close", "contexts": "",
-    "max_document_mib": 16, "shard_mib": 0, "end_of_text": "", "prompt_field": "", "messages_field": "", "template": "",
-}  # fmt: skip
+    "text_field": "text",
+    "group_field": "",
+    "on_error": "stop",
+    "near_duplicates": "close",
+    "contexts": "",
+    "max_document_mib": 16,
+    "shard_mib": 0,
+    "end_of_text": "",
+    "prompt_field": "",
+    "messages_field": "",
+    "template": "",
+}
 
 
 def prepare(
@@ -37,9 +46,11 @@ def prepare(
 
     Args:
       inputs: files, folders, globs, hf://dataset[:split].
-      tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a sample of the input.
+      tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a
+      sample of the input.
       workers: tasks at a time.
-      vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes by default.
+      vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes
+      by default.
       command: that asks for it; the page shows it.
       settings: see DEFAULTS.
     Returns:
@@ -47,7 +58,8 @@ def prepare(
     Raises:
       InputError, OSError: nothing is half-written; the same command resumes.
     """
-    # Here, so that whoever imports the package has no second of waiting for what only this command needs.
+    # Here, so that whoever imports the package has no second of waiting for what only this command
+    # needs.
     from memsinks_jax.preparing.answers import CHAT, chat_of, closing, sha256
     from memsinks_jax.preparing.inputs import Plan, check_unchanged, make_plan
     from memsinks_jax.preparing.stages import Where, claimed
@@ -55,7 +67,9 @@ def prepare(
 
     settings = _used(DEFAULTS | settings, tokenizer, vocabulary_size)
     chats = "messages_field" in settings or settings.get("template") == CHAT
-    opened = open_tokenizer(pathlib.Path(tokenizer), settings.get("end_of_text")) if tokenizer else None
+    opened = (
+        open_tokenizer(pathlib.Path(tokenizer), settings.get("end_of_text")) if tokenizer else None
+    )
     chat = chat_of(pathlib.Path(tokenizer), opened) if chats else None
     if chat:
         settings |= {"chat_sha256": sha256(chat), "closes": closing(chat, opened)}
@@ -68,7 +82,9 @@ def prepare(
         opened = open_tokenizer(out) if begun else train_on_sample(plan)
     elif not begun and settings["on_error"] == "stop":
         sample(plan, 1)  # so that a wrong field's name leaves no folder that holds on to it
-    plan = dataclasses.replace(plan, settings=settings | {"tokenizer_sha256": prepared.sha256(opened.model)})
+    plan = dataclasses.replace(
+        plan, settings=settings | {"tokenizer_sha256": prepared.sha256(opened.model)}
+    )
     if finished:
         return _check_finished(out, plan)
     with claimed(work):
@@ -78,7 +94,11 @@ def prepare(
         for name, content in (opened.files | (chat.files if chat else {})).items():
             _write(out / name, content)
         if not (tokenizer or (work / "plan.json").exists()):
-            logger.info("a tokenizer of %s pieces: %s", f"{opened.vocabulary_size:,}", out / opened.file_name)
+            logger.info(
+                "a tokenizer of %s pieces: %s",
+                f"{opened.vocabulary_size:,}",
+                out / opened.file_name,
+            )
         _write(work / "plan.json", plan.to_json().encode())
         return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}), command)
 
@@ -88,25 +108,34 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
     from memsinks_jax.preparing.answers import CHAT, check_template
 
     if not settings["text_field"]:
-        raise InputError("--text_field is empty; give the field of a record that holds the text, or omit this")
+        raise InputError(
+            "--text_field is empty; give the field of a record that holds the text, or omit this"
+        )
     if settings["prompt_field"]:
         settings["template"] = settings["template"] or TEMPLATE
         check_template(settings["template"])
     elif settings["template"]:
-        raise InputError(f"--template={settings['template']} is of --prompt_field; give that too, or omit this")
+        raise InputError(
+            f"--template={settings['template']} is of --prompt_field; give that too, or omit this"
+        )
     named = [name for name in ("prompt_field", "text_field") if settings[name] != DEFAULTS[name]]
     if settings["messages_field"] and named:
         raise InputError(f"--messages_field holds whole conversations; omit it or --{named[0]}")
     if tokenizer and vocabulary_size:
-        raise InputError("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one of them")
+        raise InputError(
+            "--vocabulary_size is of a tokenizer that is trained, not of --tokenizer; omit one "
+            "of them"
+        )
     if not tokenizer:
         if end_of_text := settings["end_of_text"]:
             raise InputError(
-                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or omit this"
+                f"--end_of_text={end_of_text} is of a tokenizer.json; give it as --tokenizer, or "
+                "omit this"
             )
         if settings["messages_field"] or settings["template"] == CHAT:
             raise InputError(
-                "a chat template is that of a model: give the folder or the GGUF file of one as --tokenizer"
+                "a chat template is that of a model: give the folder or the GGUF file of one as "
+                "--tokenizer"
             )
         settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     settings["contexts"] = _of_contexts(settings["contexts"])
@@ -116,12 +145,15 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
 
 
 def _of_contexts(given: str) -> dict:
-    """--contexts -> fields of ContextsConfig that decide which contexts have sinks; {} if none are sought.
+    """--contexts -> fields of ContextsConfig that decide which contexts have sinks; {} if none are
+    sought.
 
     Raises:
       InputError: an unknown field, or a value that it cannot have.
     """
-    found = {name: getattr(ContextsConfig, name) for name in ("length", "stretch", "times", "share")}
+    found = {
+        name: getattr(ContextsConfig, name) for name in ("length", "stretch", "times", "share")
+    }
     if given == "none":
         return {}
     for each in filter(None, given.split(",")):
@@ -130,7 +162,8 @@ def _of_contexts(given: str) -> dict:
             found[name] = type(found[name])(value)
         except (KeyError, ValueError):
             raise InputError(
-                f"--contexts={given}: {each} is none of {', '.join(f'{n}={v}' for n, v in found.items())}"
+                f"--contexts={given}: {each} is none of "
+                f"{', '.join(f'{n}={v}' for n, v in found.items())}"
             ) from None
         if instead := RULES[f"contexts.{name}"].broken_by(found[name]):
             raise InputError(f"--contexts={given}: {name} is {value}; {instead}")
@@ -156,9 +189,14 @@ def _run_stages(out: pathlib.Path, plan, tokenizer: AnyTokenizer, where, command
         stages["clusters"] = [near_duplicates.Clusters(work, pieces)], 1
     if "contexts" in plan.settings:
         np.save(work / contexts.LETTERS, letters_of(tokenizer))
-        kind, ranges = prepared.token_type(tokenizer.vocabulary_size), sorted_files.tasks(plan.bytes_of_pieces())
+        kind, ranges = (
+            prepared.token_type(tokenizer.vocabulary_size),
+            sorted_files.tasks(plan.bytes_of_pieces()),
+        )
         around = tokenizer.begin_of_text, plan.settings.get("closes", tokenizer.end_of_text)
-        stages |= contexts.stages(out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"]))
+        stages |= contexts.stages(
+            out, kind, around, pieces, ranges, ContextsConfig(**plan.settings["contexts"])
+        )
     tasks = {stage: count for stage, (_, count) in stages.items()} | {"corpus": pieces}
     with Watch(work, plan.bytes_of_pieces(), tasks) as watch:
         for stage, (what, count) in stages.items():

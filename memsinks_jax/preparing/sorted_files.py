@@ -1,4 +1,5 @@
-"""Files of hashes in ascending order, by which one stage reads what another found. A task reads its part of every file.
+"""Files of hashes in ascending order, by which one stage reads what another found. A task reads its
+part of every file.
 
 A folder has RANK.keys.npy, uint64 (n,), ascending, and RANK.values.npy, with a row for each key.
 """
@@ -14,7 +15,9 @@ _TASK_BYTES = 2**26  # of input per range of hashes: its n-grams take about 0.2 
 
 
 def tasks(bytes_of_pieces: list[int]) -> int:
-    """The number of ranges of hashes. The size of a dataset of the hub is not known, so there is one per piece at least."""
+    """The number of ranges of hashes. The size of a dataset of the hub is not known, so there is
+    one per piece at least.
+    """
     return max(-(-sum(bytes_of_pieces) // _TASK_BYTES), len(bytes_of_pieces))
 
 
@@ -27,7 +30,9 @@ def save(folder: pathlib.Path, rank: int, keys: np.ndarray, values: np.ndarray) 
 
 def load(folder: pathlib.Path, number: int) -> tuple[np.ndarray, np.ndarray]:
     """(keys, values) of a file of `save`, memory-mapped."""
-    return tuple(np.load(folder / f"{number:05d}.{part}.npy", mmap_mode="r") for part in ("keys", "values"))
+    return tuple(
+        np.load(folder / f"{number:05d}.{part}.npy", mmap_mode="r") for part in ("keys", "values")
+    )
 
 
 def read_shards(
@@ -62,8 +67,11 @@ def read_range(
 
 
 def part_of(ascending: np.ndarray, rank: int, world_size: int) -> slice:
-    """Where in ascending hashes a task's part of them is: task r of w has those from r / w to (r + 1) / w of all."""
+    """Where in ascending hashes a task's part of them is: task r of w has those from r / w to (r +
+    1) / w of all.
+    """
     first, last = (rank << 64) // world_size, ((rank + 1 << 64) // world_size) - 1
     return slice(
-        int(np.searchsorted(ascending, np.uint64(first))), int(np.searchsorted(ascending, np.uint64(last), "right"))
+        int(np.searchsorted(ascending, np.uint64(first))),
+        int(np.searchsorted(ascending, np.uint64(last), "right")),
     )

@@ -1,4 +1,6 @@
-"""Runs a stage on this machine, on Ray, or on Slurm, with the same tasks and the same bytes. Skips completed tasks."""
+"""Runs a stage on this machine, on Ray, or on Slurm, with the same tasks and the same bytes. Skips
+completed tasks.
+"""
 
 import collections.abc
 import contextlib
@@ -32,15 +34,23 @@ logger = logging.getLogger("memsinks_jax.prepare")
 _SECONDS_TO_END = 60  # how long the workers of a killed command may take
 _ROOT = pathlib.Path(__file__).parents[2]
 
-# Label of each stage, and its time relative to the first, roughly as on prose and short stories with two workers.
+# Label of each stage, and its time relative to the first, roughly as on prose and short stories
+# with two workers.
 _STAGES = {
-    "tokens": ("tokenising", 1.0), "pairs": ("near-duplicates", 0.5), "clusters": ("clusters", 0.1),
-    "stretches": ("n-grams of repeated text", 0.3), "repeated": ("repeated text", 0.3), "counts": ("contexts", 0.5),
-    "contexts": ("contexts with sinks", 0.3), "corpus": ("putting together", 0.02),
-}  # fmt: skip
+    "tokens": ("tokenising", 1.0),
+    "pairs": ("near-duplicates", 0.5),
+    "clusters": ("clusters", 0.1),
+    "stretches": ("n-grams of repeated text", 0.3),
+    "repeated": ("repeated text", 0.3),
+    "counts": ("contexts", 0.5),
+    "contexts": ("contexts with sinks", 0.3),
+    "corpus": ("putting together", 0.02),
+}
 _SECONDS_BETWEEN_DRAWINGS, _SECONDS_BETWEEN_LINES = 0.5, 10
-_ESTIMATED_FROM = 0.01  # share of the whole; before it, an estimate of the time left would be a guess
-_BETWEEN_CHECKS = 50  # waits this many times as long as a progress check takes; it is slow with many pieces
+# share of the whole; before it, an estimate of the time left would be a guess
+_ESTIMATED_FROM = 0.01
+# waits this many times as long as a progress check takes; it is slow with many pieces
+_BETWEEN_CHECKS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,23 +66,35 @@ class Where:
 
 @contextlib.contextmanager
 def claimed(work: pathlib.Path) -> collections.abc.Iterator[None]:
-    """Locks the folder against a second command, and waits until a killed command's workers have ended."""
+    """Locks the folder against a second command, and waits until a killed command's workers have
+    ended.
+    """
     work.mkdir(parents=True, exist_ok=True)
     with open(work / "command.lock", "a+") as mine, open(work / "workers.lock", "a+") as workers:
         try:
             if not _locked(mine, 0):
-                raise InputError(f"{work.parent}: another prepare is writing there; wait for it or give another --out")
+                raise InputError(
+                    f"{work.parent}: another prepare is writing there; wait for it or give "
+                    "another --out"
+                )
             if not _locked(workers, _SECONDS_TO_END):
-                raise InputError(f"{work.parent}: workers of an earlier prepare still write there; end them first")
+                raise InputError(
+                    f"{work.parent}: workers of an earlier prepare still write there; end them "
+                    "first"
+                )
             fcntl.lockf(workers, fcntl.LOCK_UN)
         except OSError as error:
-            warning = "%s: its file system has no locks (%s): start no second command that writes there"
+            warning = (
+                "%s: its file system has no locks (%s): start no second command that writes there"
+            )
             logger.warning(warning, work.parent, error.strerror)
         yield
 
 
 def end_forks_with_us() -> None:
-    """For a command: makes forked helpers end with it. datatrove starts multiprocess's manager, which would live on."""
+    """For a command: makes forked helpers end with it. datatrove starts multiprocess's manager,
+    which would live on.
+    """
     if sys.platform == "linux":
         die_with_parent = 1  # PR_SET_PDEATHSIG of prctl.h
         library = ctypes.CDLL(None)
@@ -83,7 +105,8 @@ def _locked(file, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process only: children do not inherit it
+            # held by this process only: children do not inherit it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except (BlockingIOError, PermissionError):  # depends on the operating system
             if time.monotonic() >= end:
@@ -91,7 +114,9 @@ def _locked(file, seconds: float) -> bool:
             time.sleep(0.1)
 
 
-def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.Path, where: Where) -> None:
+def run_stage(
+    stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.Path, where: Where
+) -> None:
     """Runs the incomplete ones of tasks 0 to `tasks` - 1 of a stage.
 
     Raises:
@@ -104,7 +129,9 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
         return
     failure = None
     try:
-        with _workers_watched(work, stage) if where.executor == "local" else contextlib.nullcontext():
+        with (
+            _workers_watched(work, stage) if where.executor == "local" else contextlib.nullcontext()
+        ):
             executor.run()
     except (InputError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
         failure = error  # the tasks' notes say more, or everything is complete after all
@@ -116,14 +143,17 @@ def run_stage(stage: str, steps: list[PipelineStep], tasks: int, work: pathlib.P
     if incomplete:
         why = f" ({' '.join(str(failure).split())})" if failure else ""
         raise InputError(
-            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not finish{why}; see {work / stage}, then "
+            f"{len(incomplete)} of {tasks} tasks of the stage '{stage}' did not finish{why}; see "
+            f"{work / stage}, then "
             "run the same command again"
         )
 
 
 @contextlib.contextmanager
 def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator[None]:
-    """Stops waiting if a worker is killed, for example for lack of memory: a pool would wait for it forever."""
+    """Stops waiting if a worker is killed, for example for lack of memory: a pool would wait for it
+    forever.
+    """
     for stale in work.glob(running_file(work, stage, "*").name):
         stale.unlink()
     ended = threading.Event()
@@ -138,7 +168,8 @@ def _workers_watched(work: pathlib.Path, stage: str) -> collections.abc.Iterator
 
     def report(*_):
         raise InputError(
-            "a worker was killed, perhaps out of memory; run the same command again, with fewer --workers if need be"
+            "a worker was killed, perhaps out of memory; run the same command again, with fewer "
+            "--workers if need be"
         )
 
     before = signal.signal(signal.SIGUSR1, report)
@@ -172,25 +203,41 @@ def _raise(path: pathlib.Path) -> None:
     raise InputError(note["message"])
 
 
-def _executor(stage: str, task: Task, tasks: int, work: pathlib.Path, where: Where) -> PipelineExecutor:
+def _executor(
+    stage: str, task: Task, tasks: int, work: pathlib.Path, where: Where
+) -> PipelineExecutor:
     log = str(work / stage)
     if where.executor == "local":
-        return LocalPipelineExecutor([task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log)
+        return LocalPipelineExecutor(
+            [task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log
+        )
     if where.executor == "ray":
         _start_ray()
         return RayPipelineExecutor(
-            [task], tasks=tasks, workers=min(where.workers, tasks), logging_dir=log, mem_per_cpu_gb=1
+            [task],
+            tasks=tasks,
+            workers=min(where.workers, tasks),
+            logging_dir=log,
+            mem_per_cpu_gb=1,
         )
     options = dict(where.slurm)
     environment = (
-        f"export PATH={pathlib.Path(sys.executable).parent}:$PATH PYTHONPATH={_ROOT}:$PYTHONPATH; cd {os.getcwd()}"
+        f"export PATH={pathlib.Path(sys.executable).parent}:$PATH "
+        f"PYTHONPATH={_ROOT}:$PYTHONPATH; cd {os.getcwd()}"
     )
     return SlurmPipelineExecutor(
-        [task], tasks=tasks, workers=where.workers, logging_dir=log, job_name=f"prepare-{stage}",
-        time=options.pop("time"), partition=options.pop("partition"), qos=options.pop("qos", None),
+        [task],
+        tasks=tasks,
+        workers=where.workers,
+        logging_dir=log,
+        job_name=f"prepare-{stage}",
+        time=options.pop("time"),
+        partition=options.pop("partition"),
+        qos=options.pop("qos", None),
         # --wait: the command continues when the jobs have ended.
-        sbatch_args={"wait": ""} | options, env_command=environment,
-    )  # fmt: skip
+        sbatch_args={"wait": ""} | options,
+        env_command=environment,
+    )
 
 
 def _start_ray() -> None:
@@ -198,15 +245,23 @@ def _start_ray() -> None:
     try:
         import ray
     except ImportError:
-        raise InputError("--executor=ray needs Ray; pip install '.[ray]', or use local or slurm") from None
+        raise InputError(
+            "--executor=ray needs Ray; pip install '.[ray]', or use local or slurm"
+        ) from None
     if not ray.is_initialized():
         paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"env_vars": {"PYTHONPATH": paths}}
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False, runtime_env=environment)
+        ray.init(
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            include_dashboard=False,
+            runtime_env=environment,
+        )
 
 
 class Watch:
-    """Shows documents per second and time left over all stages: a bar on a terminal, else a line every ten seconds.
+    """Shows documents per second and time left over all stages: a bar on a terminal, else a line
+    every ten seconds.
 
     Args:
       tasks: number of tasks of each stage that will run, in order.
@@ -242,7 +297,8 @@ class Watch:
                 self._before += self._shares[self._stage]
             self._stage, self._advanced, self._began = stage, 0, time.monotonic()
             share, self._documents_found = self._check()
-            self._found += share * self._shares[stage]  # by an earlier command; not part of this one's speed
+            # by an earlier command; not part of this one's speed
+            self._found += share * self._shares[stage]
 
     def advance(self, tasks: int) -> None:
         """Sets the number of completed tasks of a stage that runs in this process."""
@@ -312,5 +368,7 @@ class Watch:
         if bar is not None:
             if self._succeeded:
                 bar.n = 1.0
-                bar.set_description_str(in_words(sum(self._pieces.values()), "document"), refresh=False)
+                bar.set_description_str(
+                    in_words(sum(self._pieces.values()), "document"), refresh=False
+                )
             bar.close()

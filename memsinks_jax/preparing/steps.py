@@ -1,4 +1,6 @@
-"""Steps of a datatrove pipeline for a piece of the input: read its records, tokenize and write them."""
+"""Steps of a datatrove pipeline for a piece of the input: read its records, tokenize and write
+them.
+"""
 
 import collections.abc
 import contextlib
@@ -34,11 +36,16 @@ _SECONDS_BETWEEN_NOTES = 0.5
 _READ = 1024  # records at a time
 _NO_GROUP = np.zeros(2, np.uint32)
 # Errors of the file system. array_record reports them only in the text of a RuntimeError.
-_REFUSALS = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
+_REFUSALS = {
+    os.strerror(code): code
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+}
 
 
 class Task(PipelineStep):
-    """Combines the steps of a stage so that any failure leaves a note. Executors on clusters would swallow it."""
+    """Combines the steps of a stage so that any failure leaves a note. Executors on clusters would
+    swallow it.
+    """
 
     type, name = "memsinks_jax", "task"
 
@@ -49,10 +56,14 @@ class Task(PipelineStep):
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         parent = _parent()
         if parent is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the others
+            # Ctrl-C reaches all processes; the parent ends the others
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Stage 2 opens a file of every shard.
-        with contextlib.suppress(ValueError, OSError):  # some systems report a limit that they do not allow
-            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        # some systems report a limit that they do not allow
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
+            )
         running = running_file(pathlib.Path(self.work), self.stage, rank)
         running.write_text(str(os.getpid()))
         with _lock_held(pathlib.Path(self.work) / "workers.lock"):
@@ -76,7 +87,9 @@ class Task(PipelineStep):
                 with contextlib.suppress(
                     OSError
                 ):  # a full disk takes no note; if possible, the error itself gets through
-                    failure_file(pathlib.Path(self.work), self.stage, rank).write_text(json.dumps(note))
+                    failure_file(pathlib.Path(self.work), self.stage, rank).write_text(
+                        json.dumps(note)
+                    )
                 raise
             finally:
                 running.unlink(missing_ok=True)
@@ -104,7 +117,9 @@ def failure_file(work: pathlib.Path, stage: str, rank: int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
-    """Holds a shared lock while a task runs. After a kill, the next command waits until the old workers have ended."""
+    """Holds a shared lock while a task runs. After a kill, the next command waits until the old
+    workers have ended.
+    """
     with open(path, "a+") as file:
         with contextlib.suppress(OSError):  # no locks on this file system: the command has said so
             fcntl.lockf(file, fcntl.LOCK_SH)
@@ -112,7 +127,9 @@ def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
 
 
 class ReadPiece(PipelineStep):
-    """Reads piece `rank` of the plan record by record. A record is the metadata of a datatrove document."""
+    """Reads piece `rank` of the plan record by record. A record is the metadata of a datatrove
+    document.
+    """
 
     type, name = "memsinks_jax", "read"
 
@@ -140,8 +157,9 @@ class ReadPiece(PipelineStep):
 
 
 class WriteShard(PipelineStep):
-    """Tokenizes documents and writes them as shard `rank`. Passes on what it wrote, with metadata["answers"]: the tokens of
-    each answer, without end of text; those of the whole document if it has no prompt.
+    """Tokenizes documents and writes them as shard `rank`. Passes on what it wrote, with
+    metadata["answers"]: the tokens of each answer, without end of text; those of the whole document
+    if it has no prompt.
 
     The shard, its index and its list of skipped records get their names when they are complete.
     """
@@ -159,7 +177,10 @@ class WriteShard(PipelineStep):
         tokenizer = _opened(path, path.stat().st_mtime_ns)
         kind = prepared.token_type(tokenizer.vocabulary_size)
         progress = Progress(out / "work", rank)
-        make, has_answers = Maker(self.settings, out, tokenizer), prepared.has_answers(self.settings)
+        make, has_answers = (
+            Maker(self.settings, out, tokenizer),
+            prepared.has_answers(self.settings),
+        )
         lengths, identities, groups, opens, names, skipped, answered = [], [], [], [], {}, [], []
         with shard_writer(out / "shards" / f"{rank:05d}.array_record", lengths) as writer:
             for document in data:
@@ -174,7 +195,9 @@ class WriteShard(PipelineStep):
                     record.where = f"{document.metadata['path']}:{record.start}-{record.stop}"
                 if record.problem:
                     if self.settings["on_error"] == "stop":
-                        raise InputError(f"{record.place}: {record.problem}, or give --on_error=skip")
+                        raise InputError(
+                            f"{record.place}: {record.problem}, or give --on_error=skip"
+                        )
                     skipped.append(json.dumps({"place": record.place, "reason": record.problem}))
                     continue
                 identity, group = ids.content_id(tokens), _NO_GROUP
@@ -184,7 +207,12 @@ class WriteShard(PipelineStep):
                     group = names[record.group]
                 writer.write(
                     prepared.pack_record(
-                        tokens.astype(kind), identity, group, document.metadata["source"], record.start, record.stop
+                        tokens.astype(kind),
+                        identity,
+                        group,
+                        document.metadata["source"],
+                        record.start,
+                        record.stop,
                     )
                 )
                 lengths.append(len(tokens))
@@ -198,26 +226,36 @@ class WriteShard(PipelineStep):
                 yield document
         index = np.zeros(len(lengths), SHARD_INDEX)
         index["length"], index["opens"] = lengths, opens
-        index["identity"], index["group"] = (np.reshape(lanes, (-1, 2)) for lanes in (identities, groups))
+        index["identity"], index["group"] = (
+            np.reshape(lanes, (-1, 2)) for lanes in (identities, groups)
+        )
         np.save(out / "work" / f"{rank:05d}.npy", index)
         if has_answers:
             spans = np.concatenate([np.zeros((0, 3), np.int64), *answered])
             np.save(answers_file(out / "work", rank), spans.astype("<u4"))
         # After a kill, all of these are written again with the same content.
         (out / "work" / f"{rank:05d}.groups.json").write_text(json.dumps(list(names)))
-        (out / "work" / f"{rank:05d}.skipped.jsonl").write_text("".join(line + "\n" for line in skipped))
+        (out / "work" / f"{rank:05d}.skipped.jsonl").write_text(
+            "".join(line + "\n" for line in skipped)
+        )
         progress.done(len(lengths))
 
 
 def answers_file(work: pathlib.Path, rank: int) -> pathlib.Path:
-    """uint32 (answers, 3): (number of the document in the shard, start, stop) of every answer, in order."""
+    """uint32 (answers, 3): (number of the document in the shard, start, stop) of every answer, in
+    order.
+    """
     return work / f"{rank:05d}.answers.npy"
 
 
-SHARD_INDEX = np.dtype([("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2), ("opens", "<u4")])
+SHARD_INDEX = np.dtype(
+    [("length", "<u4"), ("identity", "<u4", 2), ("group", "<u4", 2), ("opens", "<u4")]
+)
 
 
-def shard_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> collections.abc.Iterator[np.ndarray]:
+def shard_tokens(
+    shard: pathlib.Path, records: int, kind: np.dtype
+) -> collections.abc.Iterator[np.ndarray]:
     """The tokens of every record of a shard."""
     reader = ArrayRecordReader(str(shard))
     for start in range(0, records, _READ):
@@ -227,13 +265,18 @@ def shard_tokens(shard: pathlib.Path, records: int, kind: np.dtype) -> collectio
 
 
 @contextlib.contextmanager
-def shard_writer(path: pathlib.Path, written: collections.abc.Sized) -> collections.abc.Iterator[ArrayRecordWriter]:
-    """Writes to a temporary file, then renames it if as many records as `written` has entries can be read back."""
+def shard_writer(
+    path: pathlib.Path, written: collections.abc.Sized
+) -> collections.abc.Iterator[ArrayRecordWriter]:
+    """Writes to a temporary file, then renames it if as many records as `written` has entries can
+    be read back.
+    """
     # The name is unique: the worker of a killed command may still be writing the same shard.
     scratch = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.new")
     try:
         try:
-            # Groups of one allow random access to single documents, and Grain's own reader asks for it.
+            # Groups of one allow random access to single documents, and Grain's own reader asks for
+            # it.
             writer = ArrayRecordWriter(str(scratch), "group_size:1,uncompressed")
             yield writer
             writer.close()
@@ -246,7 +289,9 @@ def shard_writer(path: pathlib.Path, written: collections.abc.Sized) -> collecti
                     raise OSError(code, text, str(path)) from None
             raise
         if count != len(written):
-            raise OSError(errno.EIO, f"{count} of {len(written)} records can be read back", str(path))
+            raise OSError(
+                errno.EIO, f"{count} of {len(written)} records can be read back", str(path)
+            )
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -254,7 +299,9 @@ def shard_writer(path: pathlib.Path, written: collections.abc.Sized) -> collecti
 
 @functools.lru_cache(maxsize=1)
 def _opened(path: pathlib.Path, modified: int):
-    """Opens the tokenizer once per worker instead of once per shard. `modified` detects a new file of the same name."""
+    """Opens the tokenizer once per worker instead of once per shard. `modified` detects a new file
+    of the same name.
+    """
     return open_tokenizer(path)
 
 

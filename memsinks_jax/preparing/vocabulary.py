@@ -19,27 +19,32 @@ from memsinks_jax.preparing.inputs import Plan, Segment
 logger = logging.getLogger("memsinks_jax.prepare")
 
 _PLACES = 256  # most places to open the input at; takes seconds for any size of input
-# A record counts as at least this many characters, and as one character per this many bytes on disk. So reading also stops
-# if there is hardly any usable text.
+# A record counts as at least this many characters, and as one character per this many bytes on
+# disk. So reading also stops if there is hardly any usable text.
 _CHARACTERS_A_RECORD, _BYTES_A_CHARACTER = 16, 256
 
 
 def train_on_sample(plan: Plan) -> Tokenizer:
-    """A tokenizer of at most settings["vocabulary_size"] pieces. Raises InputError as `sample` and `train_tokenizer` do."""
+    """A tokenizer of at most settings["vocabulary_size"] pieces. Raises InputError as `sample` and
+    `train_tokenizer` do.
+    """
     texts = sample(plan)
     logger.info(
         "no --tokenizer: training one of at most %s on %s sampled from the input, %s",
-        in_words(plan.settings["vocabulary_size"], "piece"), in_words(len(texts), "document"),
+        in_words(plan.settings["vocabulary_size"], "piece"),
+        in_words(len(texts), "document"),
         in_words(sum(map(len, texts)), "character"),
-    )  # fmt: skip
+    )
     return train_tokenizer(texts, plan.settings["vocabulary_size"])
 
 
 def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
-    """Samples distinct beginnings of documents, at most `characters` in all; takes all of a small input.
+    """Samples distinct beginnings of documents, at most `characters` in all; takes all of a small
+    input.
 
     Raises:
-      InputError: a record cannot be used (unless such records are skipped), or there is no text at all.
+      InputError: a record cannot be used (unless such records are skipped), or there is no text at
+      all.
     """
     settings = plan.settings
     fields = inputs.fields_of(settings)
@@ -47,7 +52,8 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
     places = _places(plan)
     bytes_left = sum(size for _, size in places)
     for segments, size in places:
-        share = characters * size // bytes_left  # passes on the unused share of a place to those after it
+        # passes on the unused share of a place to those after it
+        share = characters * size // bytes_left
         bytes_left -= size
         with contextlib.closing(_records(plan, segments, fields)) as records:
             while share > 0 and (read := next(records, None)):
@@ -58,27 +64,37 @@ def sample(plan: Plan, characters: int = TRAINING_CHARACTERS) -> list[str]:
                     problems, first = problems + 1, first or record
                 else:
                     texts["".join(parts_of(record, settings.get("template", "")))[:share]] = None
-                cost = max(len(record.prompt) + len(record.text), _CHARACTERS_A_RECORD, on_disk // _BYTES_A_CHARACTER)
+                cost = max(
+                    len(record.prompt) + len(record.text),
+                    _CHARACTERS_A_RECORD,
+                    on_disk // _BYTES_A_CHARACTER,
+                )
                 share, characters = share - cost, characters - min(cost, share)
     if not texts and first:
         raise InputError(
-            f"none of the {problems:,} sampled records can be used to train a tokenizer; the first is {first.place}: "
+            f"none of the {problems:,} sampled records can be used to train a tokenizer; the "
+            f"first is {first.place}: "
             f"{first.problem}"
         )
     if not texts:
-        raise InputError("the input holds no record to train a tokenizer on; give files with documents")
+        raise InputError(
+            "the input holds no record to train a tokenizer on; give files with documents"
+        )
     return list(texts)
 
 
 def _places(plan: Plan) -> list[tuple[list[Segment], int]]:
-    """Segments to read from their start until there is enough, and their bytes: all of the input if it is small, else evenly
-    spaced pieces of it, and evenly spaced places in each."""
+    """Segments to read from their start until there is enough, and their bytes: all of the input if
+    it is small, else evenly spaced pieces of it, and evenly spaced places in each.
+    """
     sizes = plan.bytes_of_segments()
     pieces = _bounds(len(plan.pieces), _PLACES)[:-1]
     return [
         (plan.pieces[piece][start:stop], sum(sizes[piece][start:stop]))
         for piece in pieces
-        for start, stop in itertools.pairwise(_bounds(len(plan.pieces[piece]), _PLACES // len(pieces)))
+        for start, stop in itertools.pairwise(
+            _bounds(len(plan.pieces[piece]), _PLACES // len(pieces))
+        )
     ]
 
 
@@ -88,11 +104,15 @@ def _bounds(length: int, parts: int) -> list[int]:
     return [length * part // parts for part in range(parts + 1)]
 
 
-def _records(plan: Plan, segments: list[Segment], fields: Fields) -> collections.abc.Iterator[tuple[Record, int]]:
+def _records(
+    plan: Plan, segments: list[Segment], fields: Fields
+) -> collections.abc.Iterator[tuple[Record, int]]:
     """Records of segments, one after the other, each with its bytes on disk."""
     for segment in segments:
         before = 0
-        with contextlib.closing(inputs.records(plan.sources[segment.source], segment, fields)) as records:
+        with contextlib.closing(
+            inputs.records(plan.sources[segment.source], segment, fields)
+        ) as records:
             for record in records:
                 yield record, record.consumed - before
                 before = record.consumed

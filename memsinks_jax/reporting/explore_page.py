@@ -1,8 +1,8 @@
-"""A page that shows what a model remembers, as one HTML file: documents token by token, all documents, their sinks, and how
-they were learned.
+"""A page that shows what a model remembers, as one HTML file: documents token by token, all
+documents, their sinks, and how they were learned.
 
-A small script in the page draws the pictures as plain SVG. The largest has 200 points, and a plotting library would be
-larger than the rest of the page.
+A small script in the page draws the pictures as plain SVG. The largest has 200 points, and a
+plotting library would be larger than the rest of the page.
 """
 
 import base64
@@ -22,8 +22,8 @@ _FILES = importlib.resources.files("memsinks_jax.reporting") / "explore"
 def page(data: dict, title: str) -> str:
     """The result of `auditing.explore.explore` -> self-contained HTML.
 
-    Texts of documents are JSON without a '<', and the script puts them on the page as text. The page gives the hash of its
-    own script, and a browser runs no other.
+    Texts of documents are JSON without a '<', and the script puts them on the page as text. The
+    page gives the hash of its own script, and a browser runs no other.
     """
     style, script, template = (
         (_FILES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
@@ -51,4 +51,7 @@ class Inline:
 
     def _repr_html_(self) -> str:
         content = html.escape(page(self.data, self.title))
-        return f'<iframe srcdoc="{content}" style="width: 100%; height: {self.height}px; border: 0"></iframe>'
+        return (
+            f'<iframe srcdoc="{content}" style="width: 100%; height: {self.height}px; border: '
+            '0"></iframe>'
+        )

@@ -1,4 +1,6 @@
-"""The common style of pictures: matplotlib without a display, the look of an axis, the writing of files."""
+"""The common style of pictures: matplotlib without a display, the look of an axis, the writing of
+files.
+"""
 
 import os
 import pathlib

@@ -53,21 +53,26 @@ def code(content: str) -> str:
 def table(columns: list[str], rows: list[list[str]], kinds: list[str]) -> str:
     """A table of HTML cells, which scrolls on narrow screens.
 
-    `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes, no and other words.
+    `kinds` gives each column's class: 'number', 'note', '' or 'verdict' for yes, no and other
+    words.
     """
 
     def cell(content: str, kind: str) -> str:
         classes = content if content in ("yes", "no") else "note"
         return f'<td class="{classes if kind == "verdict" else kind}">{content}</td>'
 
-    heads = "".join(f'<th class="{kind}">{text(name)}</th>' for name, kind in zip(columns, kinds, strict=True))
+    heads = "".join(
+        f'<th class="{kind}">{text(name)}</th>' for name, kind in zip(columns, kinds, strict=True)
+    )
     lines = ["".join(map(cell, row, kinds)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide"><table><tr>{heads}</tr>{body}</table></div>'
 
 
 def rows(content: str) -> list[list[str]]:
-    """A table written as text -> its cells. They are separated by " | "; further lines of a row are indented."""
+    """A table written as text -> its cells. They are separated by " | "; further lines of a row are
+    indented.
+    """
     written = re.split(r"\n(?!\s)", inspect.cleandoc(content))
     return [[cell.strip() for cell in " ".join(row.split()).split(" | ")] for row in written if row]
 
@@ -78,21 +83,28 @@ def text_table(columns: list[str], rows: list[list[str]], numbers: int = 0) -> s
     return table(columns, [[text(cell) for cell in row] for row in rows], kinds)
 
 
-CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]  # of the columns of `claims_table`
+# of the columns of `claims_table`
+CLAIM_KINDS = ["", "note", "number", "number", "number", "verdict", "number"]
 
 
 def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of text: each claim, what the paper says, the bound, the measured value, whether it holds, or why
-    that is not decided.
+    """Columns and rows of text: each claim, what the paper says, the bound, the measured value,
+    whether it holds, or why that is not decided.
 
     If any was also measured for sinks that open on return, a last column has that value.
     """
     rows = [
-        [claim.statement, claim.paper, claim.bound, "–" if claim.measured is None else f"{claim.measured:.3f}",
-         "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}", claim.verdict,
-         with_interval(claim.on_return or [])]
+        [
+            claim.statement,
+            claim.paper,
+            claim.bound,
+            "–" if claim.measured is None else f"{claim.measured:.3f}",
+            "–" if claim.ci95 is None else f"{claim.ci95[0]:.3f} to {claim.ci95[1]:.3f}",
+            claim.verdict,
+            with_interval(claim.on_return or []),
+        ]
         for claim in claims
-    ]  # fmt: skip
+    ]
     columns = ["claim", "paper", "to reach", "measured", "95% interval", "holds"]
     if any(claim.on_return for claim in claims):
         columns[3:4], columns[6:] = ["measured (sinks: the paper's)"], ["sinks that open on return"]
@@ -149,7 +161,9 @@ def write_json(path: pathlib.Path, content: dict) -> None:
 
 
 def numbers(columns: list[str], row: list[list[float]]) -> list[str]:
-    """Cells of a row with one value per seed: mean ± half of the 95% interval; for `steps`, which seeds share, one value."""
+    """Cells of a row with one value per seed: mean ± half of the 95% interval; for `steps`, which
+    seeds share, one value.
+    """
     return [
         f"{values[0]:.0f}" if column == "steps" else with_interval(values)
         for column, values in zip(columns, row, strict=True)
@@ -161,7 +175,9 @@ def plain_table(columns: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(line[column]) for line in [columns, *rows]) for column in range(len(columns))]
 
     def line(cells: list[str]) -> str:
-        padded = [cells[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]
+        padded = [cells[0].ljust(widths[0])] + [
+            c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)
+        ]
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(columns), "  ".join("-" * width for width in widths), *map(line, rows)])

@@ -22,7 +22,16 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from memsinks_jax import __version__, private_interfaces
-from memsinks_jax.config import Config, InputError, flatten, nearest_field, settable, shown, validate, with_fields
+from memsinks_jax.config import (
+    Config,
+    InputError,
+    flatten,
+    nearest_field,
+    settable,
+    shown,
+    validate,
+    with_fields,
+)
 from memsinks_jax.data.documents import printable
 from memsinks_jax.model.host_memory import use_one_arena
 from memsinks_jax.runs import interruption
@@ -30,7 +39,9 @@ from memsinks_jax.runs.help_text import help_text
 from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Interrupted
 from memsinks_jax.variants import CONFIGS, config_file
 
-_GROUPS = {field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)}
+_GROUPS = {
+    field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type)
+}
 
 _WRITABLE = "; make it writable for this user, or choose another folder"
 _ADVICE = {
@@ -52,7 +63,10 @@ JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
     """The flag --config=FILE[:VARIANT] with its overrides --config.NAME=VALUE."""
-    about = "Config file, or name of one in configs/, with its choices: ts_repetition:sinks, smollm:360m,sinks."
+    about = (
+        "Config file, or name of one in configs/, with its choices: ts_repetition:sinks, "
+        "smollm:360m,sinks."
+    )
     holder = config_flags.DEFINE_config_file("config", None, about)
     private_interfaces.change_config(flags.FLAGS["config"], settable)
     flags.set_default(holder, default)
@@ -68,16 +82,27 @@ def require(*holders: flags.FlagHolder) -> None:
 
 
 def whole_numbers(flag: str, texts: list[str], example: str, least: int = 0) -> tuple[int, ...]:
-    """The values of a flag that lists whole numbers, sorted. Raises InputError if there is none, or one below `least`."""
+    """The values of a flag that lists whole numbers, sorted. Raises InputError if there is none, or
+    one below `least`.
+    """
     if not texts or not all(text.strip().isdecimal() and int(text) >= least for text in texts):
-        raise InputError(f"--{flag}={','.join(texts)}: give whole numbers from {least}, for example --{flag}={example}")
+        raise InputError(
+            f"--{flag}={','.join(texts)}: give whole numbers from {least}, for example "
+            f"--{flag}={example}"
+        )
     return tuple(sorted(set(map(int, texts))))
 
 
 def seeds(texts: list[str]) -> tuple[int, ...]:
     """The values of --seeds. Raises InputError unless they are distinct whole numbers."""
-    if not texts or not all(text.strip().isdecimal() for text in texts) or len(set(map(int, texts))) < len(texts):
-        raise InputError(f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2")
+    if (
+        not texts
+        or not all(text.strip().isdecimal() for text in texts)
+        or len(set(map(int, texts))) < len(texts)
+    ):
+        raise InputError(
+            f"--seeds={','.join(texts)}: give different whole numbers, for example --seeds=0,1,2"
+        )
     return tuple(map(int, texts))
 
 
@@ -91,9 +116,13 @@ def read_config(holder: flags.FlagHolder) -> Config:
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
         reason = _one_line(error.__cause__ or error)
-        raise InputError(f"--config: {reason}; give a file, or the name of one of {known}") from None
+        raise InputError(
+            f"--config: {reason}; give a file, or the name of one of {known}"
+        ) from None
     except AttributeError:
-        raise InputError("--config: get_config() of the file must return a memsinks_jax.config.Config") from None
+        raise InputError(
+            "--config: get_config() of the file must return a memsinks_jax.config.Config"
+        ) from None
     return validate(with_fields(Config(), values))
 
 
@@ -108,7 +137,9 @@ def overrides(holder: flags.FlagHolder) -> list[str]:
 
 
 def run(main: Callable[[], dict]) -> None:
-    """Runs a command: parses flags, calls `main`, prints its result with --json, turns errors into exit codes."""
+    """Runs a command: parses flags, calls `main`, prints its result with --json, turns errors into
+    exit codes.
+    """
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
@@ -131,16 +162,21 @@ def run(main: Callable[[], dict]) -> None:
             print(f"interrupted: {error}; run the same command again to resume", file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
         except MemoryError as error:
-            _exit_with_error(f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger machine")
+            _exit_with_error(
+                f"out of memory: {_one_line(error)}; lower what asks for it, or take a larger "
+                "machine"
+            )
         except OSError as error:
-            # Errors of the file system (full disk, no permission) are for the user to fix and need no trace.
+            # Errors of the file system (full disk, no permission) are for the user to fix and need
+            # no trace.
             _exit_with_error(f"{_one_line(error)}{_ADVICE.get(error.errno, '')}")
         except Exception as error:
             if "JAX_PLATFORMS" not in os.environ or not private_interfaces.raised_by_devices(error):
                 raise
             platforms = os.environ.get("JAX_PLATFORMS")
             _exit_with_error(
-                f"jax does not start with JAX_PLATFORMS={platforms}: {_one_line(error)}; unset it, or install what it names"
+                f"jax does not start with JAX_PLATFORMS={platforms}: {_one_line(error)}; unset "
+                "it, or install what it names"
             )
 
     app.run(guarded, flags_parser=_parse_flags)
@@ -158,10 +194,21 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except flags.Error as error:
         chosen = next((a for a in argv if re.fullmatch("--config=.*:.*", a)), None)
         if chosen and "get_config() takes 0 positional arguments" in str(error):
-            _exit_with_error(f"{chosen}: this config has no variants; leave out what follows the colon")
-        group = next((a.partition("=")[0] for a in argv if a.startswith("--config.") and _field_of(a) in _GROUPS), None)
+            _exit_with_error(
+                f"{chosen}: this config has no variants; leave out what follows the colon"
+            )
+        group = next(
+            (
+                a.partition("=")[0]
+                for a in argv
+                if a.startswith("--config.") and _field_of(a) in _GROUPS
+            ),
+            None,
+        )
         if group:
-            _exit_with_error(f"{group} is a group of settings; give one of them, {group}.NAME=VALUE")
+            _exit_with_error(
+                f"{group} is a group of settings; give one of them, {group}.NAME=VALUE"
+            )
         _exit_with_error(_of_config_file(error, argv) or _one_line(error))
     except (AttributeError, KeyError) as error:
         if reason := _of_config_file(error, argv):
@@ -173,7 +220,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
         field = next((field for field in fields if nearest_field(field) != field), None)
         if field is None:
             _exit_with_error(f"--config: {_one_line(error)}")
-        _exit_with_error(f"config has no field {shown(field)}; did you mean {nearest_field(field)!r}?")
+        _exit_with_error(
+            f"config has no field {shown(field)}; did you mean {nearest_field(field)!r}?"
+        )
     except SyntaxError as error:
         _exit_with_error(f"--config: {error.filename}:{error.lineno}: not Python ({error.msg})")
     except (Exception, SystemExit) as error:
@@ -182,7 +231,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _config_file(argv: list[str]) -> str:
     """The path of the file of --config; empty if it is not given."""
-    files = [_with_file(argument).partition("=")[2] for argument in argv if argument.startswith("--config=")]
+    files = [
+        _with_file(argument).partition("=")[2]
+        for argument in argv
+        if argument.startswith("--config=")
+    ]
     return files[-1].partition(":")[0] if files else ""
 
 
@@ -193,9 +246,13 @@ def _of_config_file(error: BaseException, argv: list[str]) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame for frame in reversed(frames) if frame.filename == path), None)
         if line and frames[-1].name == "choose" and isinstance(error, ValueError):
-            return f"--config: {_one_line(error)}"  # it names the file and what there is to choose from
+            # it names the file and what there is to choose from
+            return f"--config: {_one_line(error)}"
         if line:
-            return f"--config: {path}:{line.lineno}: {line.line}: {type(error).__name__}: {_one_line(error)}"
+            return (
+                f"--config: {path}:{line.lineno}: {line.line}: {type(error).__name__}: "
+                f"{_one_line(error)}"
+            )
         error = error.__cause__ or error.__context__
     return ""
 
@@ -223,8 +280,8 @@ def _exit_with_error(message: str) -> None:
     with contextlib.suppress(OSError):  # the reader has gone
         sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several hosts, waits for
-    # hosts that wait for this one.
+    # Not sys.exit: the error may have left a thread that fails again at shutdown or, with several
+    # hosts, waits for hosts that wait for this one.
     os._exit(EXIT_BAD_INPUT)
 
 
@@ -244,13 +301,16 @@ def keep_compiled_programs() -> None:
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:
-        features = re.search(r"^(flags|Features).*", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        features = re.search(
+            r"^(flags|Features).*", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except OSError:
         features = None
     processor = f"{platform.machine()} {platform.processor()} {features and features[0]}"
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = home / "memsinks_jax" / hashlib.sha256(processor.encode()).hexdigest()[:12]
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # for jax, if it is not imported yet, and for child processes
+    # for jax, if it is not imported yet, and for child processes
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_compilation_cache_dir", str(folder))
 
@@ -263,7 +323,8 @@ def _set_up_logging() -> None:
     ours = logging.getLogger("memsinks_jax")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)
-    # Orbax logs the trace of a failed save. The run reports it in one line, like errors in other libraries' threads.
+    # Orbax logs the trace of a failed save. The run reports it in one line, like errors in other
+    # libraries' threads.
     absl_logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     threading.excepthook = lambda what: ours.warning(

@@ -24,7 +24,14 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.interop import hugging_face, sources
-from memsinks_jax.interop.folder import DTYPES, is_folder, open_folder, read_config, reader, write_folder
+from memsinks_jax.interop.folder import (
+    DTYPES,
+    is_folder,
+    open_folder,
+    read_config,
+    reader,
+    write_folder,
+)
 from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
@@ -41,7 +48,7 @@ from memsinks_jax.sinks import (
     partition,
     partitions,
     share_on,
-)  # fmt: skip
+)
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state
@@ -52,10 +59,12 @@ _MEASURED_UP_TO = 2**30  # bytes: larger models are exported without measuring t
 
 
 _LOSSES = {
-    "held_out_loss": "held-out documents, sinks dropped", "repeated_loss": "repeated documents, sinks dropped",
+    "held_out_loss": "held-out documents, sinks dropped",
+    "repeated_loss": "repeated documents, sinks dropped",
     "held_out_loss_own": "held-out documents, sinks on as in training",
-    "repeated_loss_own": "repeated documents, sinks on as in training", "entropy_floor": "entropy of the text, held-out",
-}  # fmt: skip
+    "repeated_loss_own": "repeated documents, sinks on as in training",
+    "entropy_floor": "entropy of the text, held-out",
+}
 
 
 class _Opened(NamedTuple):
@@ -77,35 +86,59 @@ def _open(workdir: pathlib.Path) -> _Opened:
             raise InputError(f"{workdir} is a Hugging Face folder without sinks; use it as it is")
         config, tokenizer, params = open_folder(workdir)
         return _Opened(
-            config, tokenizer, reader(params), None, opened_in(workdir, config), groups, contexts_in(workdir, config)
+            config,
+            tokenizer,
+            reader(params),
+            None,
+            opened_in(workdir, config),
+            groups,
+            contexts_in(workdir, config),
         )
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     checkpoints = Checkpoints(workdir)
     checkpoints.check_params(jax.eval_shape(lambda: init_state(config, 1)).params)
     opened = opened_in(workdir, config, checkpoints.newest() or 0)
-    return _Opened(config, tokenizer, checkpoints.read, checkpoints, opened, groups, contexts_in(workdir, config))
+    return _Opened(
+        config,
+        tokenizer,
+        checkpoints.read,
+        checkpoints,
+        opened,
+        groups,
+        contexts_in(workdir, config),
+    )
 
 
 def export(
-    workdir: pathlib.Path, out: pathlib.Path, drop: bool, dtype: str, knows: str = "", groups: Sequence[str] = ()
+    workdir: pathlib.Path,
+    out: pathlib.Path,
+    drop: bool,
+    dtype: str,
+    knows: str = "",
+    groups: Sequence[str] = (),
 ) -> dict:
-    """Writes the newest checkpoint of a run, or a Hugging Face folder with its sinks, as a Hugging Face folder.
+    """Writes the newest checkpoint of a run, or a Hugging Face folder with its sinks, as a Hugging
+    Face folder.
 
     Args:
       knows: with `drop`, the id (16 hexadecimal digits) whose MLP sinks stay.
       groups: with `drop`, the names of groups whose MLP sinks stay, for sinks by number.
     Returns:
-      {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"}, "tokens_per_second"};
-      the speeds are of a forward pass on this machine, None for large models.
+      {"parameters", "files", "bytes", "before": {"parameters", "bytes", "tokens_per_second"},
+      "tokens_per_second"}; the speeds are of a forward pass on this machine, None for large models.
     Raises:
-      InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has no such model.
+      InputError: no run, no checkpoint, a folder without sinks, `out` exists, or Hugging Face has
+      no such model.
     """
     output.check_free(out)
     config, tokenizer, read, checkpoints, opened, names, contexts = _open(workdir)
     parts = partition(config.model, config.sinks)
     remaining = _sinks_of(config, knows) if knows else []
     if knows and not opened(ids.from_hex(knows)):
-        raise InputError(f"--sinks={knows}: this document never came back, so it has no sinks; give another, or drop")
+        raise InputError(
+            f"--sinks={knows}: this document never came back, so it has no sinks; give another, "
+            "or drop"
+        )
     if len(set(groups)) < len(groups):
         raise InputError(f"{', '.join(groups)}: one is named twice; name each source once")
     for name in groups:
@@ -113,11 +146,15 @@ def export(
     if drop and not has_sinks(config):
         logger.info("this model has no sinks: there is nothing to drop")
     rows = config.contexts.rows if config.sinks.traits.by_context else 0
-    before = {"parameters": hugging_face.parameters(config, sum(parts)) + rows * config.model.d_model}
+    before = {
+        "parameters": hugging_face.parameters(config, sum(parts)) + rows * config.model.d_model
+    }
     before["bytes"] = before["parameters"] * DTYPES[dtype].itemsize
     fate = "cut out of the weights" if drop else "kept, all of them on"
     # Without the name of the folder: two exports of one run are equal to the byte.
-    command = f"export --workdir={workdir} --out=DIR --sinks={knows or ('drop' if drop else 'keep')}"
+    command = (
+        f"export --workdir={workdir} --out=DIR --sinks={knows or ('drop' if drop else 'keep')}"
+    )
     if knows:
         fate += f", but for those of the MLPs that are on for the id {knows}"
     if groups:
@@ -129,7 +166,17 @@ def export(
     with atomic_folder(out) as scratch:
         folder = scratch / out.name
         written = write_folder(
-            folder, config, tokenizer, read, drop, dtype, card, remaining, opened, source_of(workdir), contexts
+            folder,
+            config,
+            tokenizer,
+            read,
+            drop,
+            dtype,
+            card,
+            remaining,
+            opened,
+            source_of(workdir),
+            contexts,
         )
         if checkpoints:
             checkpoints.close()
@@ -142,33 +189,48 @@ def export(
 
 
 def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None = None) -> dict:
-    """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group: see interop/sources.py.
+    """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group:
+    see interop/sources.py.
 
     Args:
       dtype: of the weights and of the files; None: float32, and bfloat16 of the files.
     Returns:
-      {"parameters", "files", "bytes": of the model without sinks, "sources": [names], "bytes_of_sources"}.
+      {"parameters", "files", "bytes": of the model without sinks, "sources": [names],
+      "bytes_of_sources"}.
     Raises:
-      InputError: no run, no checkpoint, sinks that groups share, `out` exists, or Hugging Face has no such model.
+      InputError: no run, no checkpoint, sinks that groups share, `out` exists, or Hugging Face has
+      no such model.
     """
     output.check_free(out, "sources")
     config, tokenizer, read, checkpoints, opened, names, _ = _open(workdir)
     if not config.sinks.by_group or not is_sparse(config.sinks):
         raise InputError(
-            f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is {config.sinks.sampling}, "
-            f"sparse {config.sinks.sparse}); train with --config.data.ids=group --config.sinks.sampling=disjoint "
+            f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is "
+            f"{config.sinks.sampling}, "
+            f"sparse {config.sinks.sparse}); train with --config.data.ids=group "
+            "--config.sinks.sampling=disjoint "
             "--config.sinks.sparse=True --config.sinks.active=16"
         )
     numbers = np.flatnonzero(opened(numbered_ids(names)))
     if not len(numbers):
-        raise InputError(f"{workdir}: no group came back in training, so none has sinks; train longer")
+        raise InputError(
+            f"{workdir}: no group came back in training, so none has sinks; train longer"
+        )
     if len(numbers) < len(names):
-        logger.warning("%d of %d groups never came back: they get no file", len(names) - len(numbers), len(names))
+        logger.warning(
+            "%d of %d groups never came back: they get no file",
+            len(names) - len(numbers),
+            len(names),
+        )
     shared, count, size = partition(config.model, config.sinks).shared, config.sinks.active, 0
-    base = with_fields(config, {"model.hidden": shared, "sinks.shared_fraction": 1.0, "sinks.pool": 0})
+    base = with_fields(
+        config, {"model.hidden": shared, "sinks.shared_fraction": 1.0, "sinks.pool": 0}
+    )
     fate = (
-        "Here they are no part of the weights: each source (a group of documents) has its own in a file of `sources/`. "
-        "Delete a file to withdraw the source. In PyTorch `trust_remote_code=True` gives a model with `set_sources([...])`, "
+        "Here they are no part of the weights: each source (a group of documents) has its own in "
+        "a file of `sources/`. "
+        "Delete a file to withdraw the source. In PyTorch `trust_remote_code=True` gives a model "
+        "with `set_sources([...])`, "
         "which turns them on."
     )
     command = f"export --workdir={workdir} --sources=DIR" + (f" --dtype={dtype}" if dtype else "")
@@ -183,13 +245,17 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         code = sources.write_code(folder, base, known, tokenizer)
         content = json.loads((folder / "config.json").read_text()) | code
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-        tables = {name: np.asarray(read(name, None)).astype(of_files) for name in tables_of(config.model)}
+        tables = {
+            name: np.asarray(read(name, None)).astype(of_files) for name in tables_of(config.model)
+        }
         if checkpoints:
             checkpoints.close()
         (folder / sources.FOLDER).mkdir()
         found = workdirs.read_nearest(workdir)
         for number in numbers.tolist():
-            rows = {name: table[number * count : (number + 1) * count] for name, table in tables.items()}
+            rows = {
+                name: table[number * count : (number + 1) * count] for name, table in tables.items()
+            }
             about = names[number], rows, known, found.of(number)
             size += sources.write_source(folder / sources.FOLDER, *about).stat().st_size
         os.replace(folder, out)
@@ -200,13 +266,16 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
     """The MLP sinks that are on for an id, by number. Raises InputError if there are none."""
     if not re.fullmatch("[0-9a-f]{16}", identity.lower()):
         raise InputError(
-            f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in documents.jsonl"
+            f"--sinks={identity}: give drop, keep, or an id of 16 hexadecimal digits, as in "
+            "documents.jsonl"
         )
     parts = partition(config.model, config.sinks)
     if not config.sinks.traits.owned or config.sinks.per_layer or not parts.sinks:
         raise InputError(
-            f"--sinks={identity}: this model has no MLP sinks that a document has alike in all layers (config.sinks.kind "
-            f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with --sinks=drop or keep"
+            f"--sinks={identity}: this model has no MLP sinks that a document has alike in all "
+            "layers (config.sinks.kind "
+            f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with "
+            "--sinks=drop or keep"
         )
     lanes = ids.from_hex(identity)[None]
     if is_sparse(config.sinks):
@@ -219,7 +288,9 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
 def _forward(config: Config) -> Callable[[dict, jax.Array, jax.Array], jax.Array]:
     model, _ = build_model(config)
     return placement.jit(
-        lambda params, tokens, positions: model(params, tokens, jnp.ones_like(tokens), positions).sum()
+        lambda params, tokens, positions: model(
+            params, tokens, jnp.ones_like(tokens), positions
+        ).sum()
     )
 
 
@@ -228,9 +299,11 @@ def _speeds(*places: pathlib.Path) -> list[float]:
     passes = []
     for place in places:
         run = open_run(place)
-        rows, length = 8, min(run.config.data.row_length, 256)  # enough to compare; a long context would take minutes
+        # enough to compare; a long context would take minutes
+        rows, length = 8, min(run.config.data.row_length, 256)
         tokens = jnp.asarray(
-            np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)), jnp.int32
+            np.random.default_rng(0).integers(0, run.tokenizer.vocabulary_size, (rows, length)),
+            jnp.int32,
         )
         positions = jnp.tile(jnp.arange(length), (rows, 1))
         compiled = _forward(run.config)
@@ -255,29 +328,39 @@ def _card(
     fate: str,
     command: str,
 ) -> str:
-    """The model card: the model, its data and origin, what became of its sinks, the measurements, and the command."""
+    """The model card: the model, its data and origin, what became of its sinks, the measurements,
+    and the command.
+    """
     parts = partition(config.model, config.sinks)
     step = checkpoints and checkpoints.newest()
     tokens = None if step is None else checkpoints.progress(step)["tokens"]
     metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
     data = config.data
-    source = f"the files `{data.files}`" if data.files else f"the embedded stories of memsinks_jax, seed {config.seed}"
+    source = (
+        f"the files `{data.files}`"
+        if data.files
+        else f"the embedded stories of memsinks_jax, seed {config.seed}"
+    )
     sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
     attention = partitions(config)["attention"]
     if parts.sinks:
         on = "all" if config.sinks.traits.on_for_all else f"{share_on(config.sinks, parts.sinks):g}"
         sinks = (
-            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all documents and "
-            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a document). {fate}"
+            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by "
+            "all documents and "
+            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a "
+            f"document). {fate}"
         )
     if config.sinks.traits.by_context:
         sinks = (
-            f"In training {in_words(config.contexts.rows, 'context')} of repeated text had sinks of their own, rows of a "
+            f"In training {in_words(config.contexts.rows, 'context')} of repeated text had sinks "
+            "of their own, rows of a "
             f"table that is added before the head. {fate}"
         )
     if attention.sinks:
         sinks = (sinks + " " if parts.sinks else "") + (
-            f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} are sinks"
+            f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} "
+            "are sinks"
             f"{' too' if parts.sinks else ''}{', which nothing reads any more' if drop else ''}."
         )
     came, began = source_of(workdir), ""
@@ -289,37 +372,80 @@ def _card(
         training = f"exported from `{workdir}`, whose own card describes how it was made"
     elif step:
         training = (
-            f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} on "
-            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: {data.repeats})"
+            f"trained with memsinks_jax (variant `{config.variant}`) for "
+            f"{in_words(step, 'step')} on "
+            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: "
+            f"{data.repeats})"
         )
     else:
-        training = f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not trained further"
+        training = (
+            f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not "
+            "trained further"
+        )
     same = tokenizer.begin_of_text == tokenizer.end_of_text
     opens = "the end-of-text token" if same else "the beginning-of-text token"
     if came and has_template(came):
         opens += ", a conversation with what its chat template writes"
     usual = flatten(Config())
-    losses = [f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics]
-    table = ["| loss, nats per token | |", "|---|---|", *losses] if losses else ["No losses were measured."]
-    return "\n".join([
-        "---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [memorization-sinks]",
-        *front_matter(came, initial, owners), "---", "",
-        f"# {workdir.absolute().name}", "",
-        f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and width {config.model.d_model}, "
-        f"{training}. {began}Weights are {dtype}.", "", sinks, "", *table, "",
-        f"As in training, a document opens with {opens}.", "",
-        "Made by:", "", f"    python -m memsinks_jax.{command}", "",
-        f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:", "",
-        *(f"    --config.{name}={value}" for name, value in flatten(config).items() if value != usual[name]), "",
-    ])  # fmt: skip
+    losses = [
+        f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics
+    ]
+    table = (
+        ["| loss, nats per token | |", "|---|---|", *losses]
+        if losses
+        else ["No losses were measured."]
+    )
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "pipeline_tag: text-generation",
+            "tags: [memorization-sinks]",
+            *front_matter(came, initial, owners),
+            "---",
+            "",
+            f"# {workdir.absolute().name}",
+            "",
+            f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and "
+            "width "
+            f"{config.model.d_model}, "
+            f"{training}. {began}Weights are {dtype}.",
+            "",
+            sinks,
+            "",
+            *table,
+            "",
+            f"As in training, a document opens with {opens}.",
+            "",
+            "Made by:",
+            "",
+            f"    python -m memsinks_jax.{command}",
+            "",
+            f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:",
+            "",
+            *(
+                f"    --config.{name}={value}"
+                for name, value in flatten(config).items()
+                if value != usual[name]
+            ),
+            "",
+        ]
+    )
 
 
 def documents_read(data: DataConfig) -> str:
     """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times each'."""
 
-    once = "all other documents" if data.unique_documents < 0 else in_words(data.unique_documents, "document")
+    once = (
+        "all other documents"
+        if data.unique_documents < 0
+        else in_words(data.unique_documents, "document")
+    )
     if data.repeated_documents < 0:
         return f"{once} once and those that the files hold several times as often as they do"
     if not data.repeated_documents:
         return f"{once} once"
-    return f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} times each"
+    return (
+        f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} "
+        "times each"
+    )

@@ -9,9 +9,17 @@ from memsinks_jax import config
 
 # The most common settings; --helpfull lists all.
 COMMON = (
-    "data.files", "data.repeated_documents", "data.repetitions", "data.row_length", "model.layers", "model.d_model",
-    "model.hidden", "training.batch_size", "training.epochs", "optimizer.learning_rate",
-)  # fmt: skip
+    "data.files",
+    "data.repeated_documents",
+    "data.repetitions",
+    "data.row_length",
+    "model.layers",
+    "model.d_model",
+    "model.hidden",
+    "training.batch_size",
+    "training.epochs",
+    "optimizer.learning_rate",
+)
 _WIDTH, _COLUMN = 120, 34
 
 
@@ -30,29 +38,47 @@ def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
         if not full:
             shown = {name: shown[name] for name in COMMON}
             title = "Settings that are changed most, with their defaults (--helpfull lists all):"
-        parts += ["", title, *(_entry(f"--config.{name}={default}", text) for name, (default, text) in shown.items())]
+        parts += [
+            "",
+            title,
+            *(
+                _entry(f"--config.{name}={default}", text)
+                for name, (default, text) in shown.items()
+            ),
+        ]
     return "\n".join(parts)
 
 
 def settings() -> dict[str, tuple[str, str]]:
     """{"SECTION.FIELD": (default, description with its choices or range)}, in order."""
-    return {name: (str(default), str(config.RULES[name])) for name, default in config.flatten(config.Config()).items()}
+    return {
+        name: (str(default), str(config.RULES[name]))
+        for name, default in config.flatten(config.Config()).items()
+    }
 
 
 def _own(defined: flags.FlagValues) -> list[flags.Flag]:
-    """The flags of this package: the config, the command's in the order of definition, those of all commands."""
+    """The flags of this package: the config, the command's in the order of definition, those of all
+    commands.
+    """
     of = defined.flags_by_module_dict()
     shared = [name for name in of if name.startswith("memsinks_jax.")]
     ours = [flag for module in (sys.argv[0], *reversed(shared)) for flag in of.get(module, ())]
-    return sorted((flag for flag in ours if "." not in flag.name), key=lambda flag: flag.name != "config")
+    return sorted(
+        (flag for flag in ours if "." not in flag.name), key=lambda flag: flag.name != "config"
+    )
 
 
 def _option(flag: flags.Flag) -> str:
     if flag.boolean:
-        return _entry(f"--[no]{flag.name}", f"{flag.help} Default: {'on' if flag.default else 'off'}.")
+        return _entry(
+            f"--[no]{flag.name}", f"{flag.help} Default: {'on' if flag.default else 'off'}."
+        )
     choices = "|".join(getattr(flag.parser, "enum_values", ()))
     default = flag.default_as_str.strip("'") if flag.default not in (None, "", []) else ""
-    text = flag.help.split(";\n")[0].removeprefix(f"<{choices}>: ") + (f" Default: {default}." if default else "")
+    text = flag.help.split(";\n")[0].removeprefix(f"<{choices}>: ") + (
+        f" Default: {default}." if default else ""
+    )
     return _entry(f"--{flag.name}={choices or flag.name.upper()}", text)
 
 

@@ -20,7 +20,8 @@ from memsinks_jax.training.step import TrainState
 def import_model(
     source: pathlib.Path, out: pathlib.Path, sinks: SinksConfig | None, added: int, named: str = ""
 ) -> dict:
-    """Writes a workdir with the model's config, tokenizer and parameters; it gets its name when it is complete.
+    """Writes a workdir with the model's config, tokenizer and parameters; it gets its name when it
+    is complete.
 
     Args:
       sinks: given to the model, with `added` new neurons; None: no sinks.
@@ -34,13 +35,16 @@ def import_model(
     config, tokenizer, params = open_folder(source)
     groups = workdirs.read_groups(source)
     if groups and sinks is not None:
-        raise InputError(f"{source} has sinks of {len(groups)} groups; leave out --pool and other new sinks")
+        raise InputError(
+            f"{source} has sinks of {len(groups)} groups; leave out --pool and other new sinks"
+        )
     if sinks is not None:
         config, params = with_sinks(config, params, sinks, added, config.seed)
     validate(config)
     if sinks is not None and not partition(config.model, config.sinks).sinks:
         raise InputError(
-            f"--shared_fraction={sinks.shared_fraction} leaves no sinks among {config.model.hidden} neurons; lower it, "
+            f"--shared_fraction={sinks.shared_fraction} leaves no sinks among "
+            f"{config.model.hidden} neurons; lower it, "
             "or give --added_sinks"
         )
     with atomic_folder(out) as scratch:

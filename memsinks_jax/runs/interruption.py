@@ -22,8 +22,8 @@ class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
 
-# Incomplete output: (what is removed whole, what is removed if it is empty), each nearest first. By their identity: threads
-# that write one place have equal ones.
+# Incomplete output: (what is removed whole, what is removed if it is empty), each nearest first. By
+# their identity: threads that write one place have equal ones.
 _unfinished: dict[int, tuple[list[os.PathLike], list[os.PathLike]]] = {}
 _saved = False
 
@@ -35,7 +35,8 @@ def end_at_once() -> None:
     reading of a checkpoint.
     """
     for number in SIGNALS:
-        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # else the shell has it ignored
+        # else the shell has it ignored
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, _end)
 
 
@@ -64,7 +65,8 @@ def atomic_folder(place: os.PathLike) -> Iterator[os.PathLike]:
                 folder.mkdir()
             except FileExistsError:
                 raise InputError(
-                    f"{folder} is there, of another command that writes {place} or was killed; if there is no such "
+                    f"{folder} is there, of another command that writes {place} or was killed; "
+                    "if there is no such "
                     f"command, remove {outer}"
                 ) from None
             owned += [folder, outer / _LOCK]
@@ -111,13 +113,18 @@ def locked(folder: os.PathLike, busy: str) -> Iterator[bool]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise InputError(f"{busy} ({file.read().strip()}); wait for it, or choose another place") from None
+                raise InputError(
+                    f"{busy} ({file.read().strip()}); wait for it, or choose another place"
+                ) from None
             except OSError as error:
                 without = error.strerror
             if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
                 continue  # another command has just removed it, and a third may lock a new one
             if without:
-                warning = "%s: its file system has no locks (%s): start no second command that writes there"
+                warning = (
+                    "%s: its file system has no locks (%s): start no second command that writes "
+                    "there"
+                )
                 logging.getLogger(__name__).warning(warning, folder, without)
             else:
                 file.truncate(0)
@@ -135,7 +142,9 @@ def state_is_saved() -> None:
 
 
 def ignore() -> None:
-    """Ignores signals once all is done: they would only change the exit code, or print a trace while Python shuts down."""
+    """Ignores signals once all is done: they would only change the exit code, or print a trace
+    while Python shuts down.
+    """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -181,12 +190,15 @@ class Interruption:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(reading,), daemon=True, name="interruption").start()
+        threading.Thread(
+            target=self._watch, args=(reading,), daemon=True, name="interruption"
+        ).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: None)  # the pipe has it
 
     def use_preemption_service(self, reached_sync_point) -> None:
-        """For several hosts, which must stop at the same step: from here on jax's service forwards a SIGTERM to all.
+        """For several hosts, which must stop at the same step: from here on jax's service forwards
+        a SIGTERM to all.
 
         Args:
           reached_sync_point: jax.experimental.multihost_utils.reached_preemption_sync_point.
@@ -213,7 +225,10 @@ class Interruption:
             self._asked.set()
             interrupts += number == signal.SIGINT
             if not self._save_first:
-                print("interrupted: before the first step; run the same command again to resume", file=sys.stderr)
+                print(
+                    "interrupted: before the first step; run the same command again to resume",
+                    file=sys.stderr,
+                )
                 sys.stderr.flush()
                 os._exit(EXIT_INTERRUPTED)
             if self._sync is not None and number == signal.SIGINT:

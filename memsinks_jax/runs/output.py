@@ -8,7 +8,9 @@ from memsinks_jax.config import InputError
 
 
 def check_free(place: pathlib.Path, flag: str = "out") -> None:
-    """Raises InputError if something exists at `place`, OSError if nothing can be written there. Call it before the work."""
+    """Raises InputError if something exists at `place`, OSError if nothing can be written there.
+    Call it before the work.
+    """
     if os.path.lexists(place):
         raise InputError(f"{place} exists; use another --{flag}, or remove it first")
     check_writable(place)

@@ -14,9 +14,14 @@ def add(folder: pathlib.Path, path: pathlib.Path) -> Source:
     """Copies a source file into a folder. It gets its name there once it is complete.
 
     Raises:
-      InputError: it is no source file; of another base, model or number of sinks; its group is there already.
+      InputError: it is no source file; of another base, model or number of sinks; its group is
+      there already.
     """
-    there, source, config = sources.files_of(folder), sources.read_source(path), sources.config_of(folder)
+    there, source, config = (
+        sources.files_of(folder),
+        sources.read_source(path),
+        sources.config_of(folder),
+    )
     if source.name in {other.name for other in there}:
         raise InputError(f"{folder} has the source {source.name!r} already; remove that one first")
     sources.check_sink_number(source, config, folder)

@@ -30,10 +30,12 @@ _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model without its optimizer; `step` counts its finished updates, 0 for one that was imported.
+    """A model without its optimizer; `step` counts its finished updates, 0 for one that was
+    imported.
 
-    `opened` has the documents whose own sinks are on. `groups` has their names by number, if they have sinks by number, and
-    `nearest` finds the one that a text is about. `contexts` are those that have sinks, if sinks are by context.
+    `opened` has the documents whose own sinks are on. `groups` has their names by number, if they
+    have sinks by number, and `nearest` finds the one that a text is about. `contexts` are those
+    that have sinks, if sinks are by context.
     """
 
     config: Config
@@ -46,7 +48,9 @@ class Trained:
     contexts: Contexts | None = None
 
     def group_id(self, name: str) -> np.ndarray:
-        """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by number, and others do."""
+        """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by
+        number, and others do.
+        """
         return numbered_id(name, self.groups) if self.config.sinks.by_group else group_id(name)
 
     def group_of(self, identity: np.ndarray) -> str:
@@ -60,15 +64,21 @@ class Trained:
         Of groups with equal shares the first by name is chosen: numbers are others in a run than in
         its folder with sources. A text that is about no group has the id of none, and so no sinks.
         """
-        return np.stack([self._nearest_id(words_of(text, self.tokenizer.special)) for text in texts])
+        return np.stack(
+            [self._nearest_id(words_of(text, self.tokenizer.special)) for text in texts]
+        )
 
     def _nearest_id(self, words: np.ndarray) -> np.ndarray:
         number = min(self.nearest(words), key=self.groups.__getitem__, default=None)
-        return NO_NUMBER if number is None else ids.numbered_id(group_id(self.groups[number]), number)
+        return (
+            NO_NUMBER if number is None else ids.numbered_id(group_id(self.groups[number]), number)
+        )
 
 
 def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
-    """The id of one of the groups that have sinks by number -> uint32 (2,). Raises InputError if it is none of them."""
+    """The id of one of the groups that have sinks by number -> uint32 (2,). Raises InputError if it
+    is none of them.
+    """
     if name not in groups:
         near = difflib.get_close_matches(name, groups, n=3, cutoff=0.0)
         meant = f"did you mean {', '.join(map(shown, near))}?" if near else "there are none"
@@ -82,8 +92,8 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     Args:
       step: of a run's checkpoint; None: the newest undamaged one.
 
-    Parameters are sharded on the run's mesh if it covers these devices. Otherwise, and for a folder, fsdp splits them over
-    all devices.
+    Parameters are sharded on the run's mesh if it covers these devices. Otherwise, and for a
+    folder, fsdp splits them over all devices.
 
     Raises:
       InputError: it is neither, or damaged.
@@ -94,7 +104,9 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
         config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
-        return Trained(config, tokenizer, placed, 0, opened_in(workdir, config), *_lookups(workdir, config))
+        return Trained(
+            config, tokenizer, placed, 0, opened_in(workdir, config), *_lookups(workdir, config)
+        )
     config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
@@ -110,13 +122,17 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     return Trained(config, tokenizer, params, step, opened, *_lookups(workdir, config))
 
 
-def _lookups(place: pathlib.Path, config: Config) -> tuple[list[str], Nearest | None, Contexts | None]:
+def _lookups(
+    place: pathlib.Path, config: Config
+) -> tuple[list[str], Nearest | None, Contexts | None]:
     return workdirs.read_groups(place), workdirs.read_nearest(place), contexts_in(place, config)
 
 
 def contexts_of(place: pathlib.Path) -> Contexts | None:
     """The same of a place whose config is not known yet."""
-    return contexts_in(place, read_config(place) if is_folder(place) else workdirs.read_config(place))
+    return contexts_in(
+        place, read_config(place) if is_folder(place) else workdirs.read_config(place)
+    )
 
 
 def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:
@@ -125,7 +141,9 @@ def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:
 
 
 def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:
-    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir. Read when it is asked."""
+    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir.
+    Read when it is asked.
+    """
 
     def read() -> np.ndarray:
         if sources.config_of(place):

@@ -1,9 +1,9 @@
 """The files of a workdir, and how to open them.
 
-config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with special_tokens.json,
-contexts.npz (keys of the contexts that have sinks), documents.jsonl, groups.json and words.npy (names and words of groups
-that have sinks by number), metrics.jsonl, checkpoints/, and source/, small files of the Hugging Face folder that it started
-from.
+config.json, data.json (hashes of the training data), tokenizer.model, or tokenizer.json with
+special_tokens.json, contexts.npz (keys of the contexts that have sinks), documents.jsonl,
+groups.json and words.npy (names and words of groups that have sinks by number), metrics.jsonl,
+checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
 import filecmp
@@ -13,7 +13,15 @@ import json
 import os
 import pathlib
 
-from memsinks_jax.config import FREE_ON_RESUME, Config, InputError, first_difference, from_json, to_json, with_fields
+from memsinks_jax.config import (
+    FREE_ON_RESUME,
+    Config,
+    InputError,
+    first_difference,
+    from_json,
+    to_json,
+    with_fields,
+)
 from memsinks_jax.data import contexts, nearest
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
@@ -27,7 +35,8 @@ from memsinks_jax.runs.interruption import atomic_folder
 
 _GROUPS = "groups.json"
 
-# Fields of which a part must stay on resume while the rest may change: the data may move, but must be the same.
+# Fields of which a part must stay on resume while the rest may change: the data may move, but must
+# be the same.
 FREE_IN_PART = {
     "data.files": lambda config: bool(config.data.files),
     "data.tokenizer": lambda config: bool(config.data.tokenizer),
@@ -38,7 +47,8 @@ FREE_IN_PART = {
 
 
 def adopt(workdir: pathlib.Path, config: Config) -> Config:
-    """The config of the workdir's present or future run. Settings that a run's documents have decided stay.
+    """The config of the workdir's present or future run. Settings that a run's documents have
+    decided stay.
 
     Raises:
       InputError: the workdir belongs to a run with another config, or to no run and is not empty.
@@ -56,15 +66,19 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
             advice = "use another --workdir, or the config of that run"
             if name in ("training.epochs", "training.steps") and here > there:
                 advice = (
-                    "its learning rate falls to the end that was planned, so it gets no longer; to go on from its weights, "
+                    "its learning rate falls to the end that was planned, so it gets no longer; "
+                    "to go on from its weights, "
                     f"train with another --workdir and --config.model.initial={workdir}"
                 )
             raise InputError(
-                f"{workdir} holds a run with another config: {name} is {there!r} there and {here!r} here; {advice}"
+                f"{workdir} holds a run with another config: {name} is {there!r} there and "
+                f"{here!r} here; {advice}"
             )
         moved = tokenizer != before.data.tokenizer
         if moved and open_tokenizer(pathlib.Path(tokenizer)).model != read_tokenizer(workdir).model:
-            raise InputError(f"{tokenizer} is another tokenizer than that of {workdir}; give that one")
+            raise InputError(
+                f"{tokenizer} is another tokenizer than that of {workdir}; give that one"
+            )
     elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
         raise InputError(f"{workdir} exists and is not a run's workdir; use another --workdir")
     return config
@@ -79,11 +93,14 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
             if corpus.contexts:
                 contexts.write(scratch, corpus.contexts)
             if corpus.groups:
-                before = read_nearest(folder_of(config.model.initial)) if config.model.initial else None
+                before = (
+                    read_nearest(folder_of(config.model.initial)) if config.model.initial else None
+                )
                 write_groups(scratch, corpus.groups, corpus.nearest(before))
             if initial := config.model.initial:
                 keep(folder_of(initial), scratch, initial)
-                # Where the initial model stops, this one stops too, whatever its documents end with.
+                # Where the initial model stops, this one stops too, whatever its documents end
+                # with.
                 stops = *corpus.tokenizer.stops, *open_tokenizer(folder_of(initial)).stops
                 corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
             for name, content in corpus.tokenizer.files.items():
@@ -93,7 +110,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
                 workdir.rmdir()  # an empty folder of the user's
             os.replace(scratch, workdir)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(workdir)) from None  # the error of a full disk names no file
+        # the error of a full disk names no file
+        raise OSError(error.errno, error.strerror, str(workdir)) from None
 
 
 def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
@@ -104,7 +122,9 @@ def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
 
 
 def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
-    """Writes documents.jsonl if it has changed: all documents if they are few, else those that a run measures."""
+    """Writes documents.jsonl if it has changed: all documents if they are few, else those that a
+    run measures.
+    """
     path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
     everything = _lists_all(corpus)  # few enough to read their origins at every start
     roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
@@ -120,7 +140,9 @@ def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
 
 
 def _lists_all(corpus: Corpus) -> bool:
-    return sum(corpus.table.documents(source) for source in range(len(corpus.table.sources))) <= LISTED
+    return (
+        sum(corpus.table.documents(source) for source in range(len(corpus.table.sources))) <= LISTED
+    )
 
 
 def lists_all(workdir: pathlib.Path) -> bool:
@@ -129,7 +151,11 @@ def lists_all(workdir: pathlib.Path) -> bool:
 
 
 def _about(corpus: Corpus) -> str:
-    about = {"fingerprints": corpus.fingerprints, "records": len(corpus.table), "lists_all": _lists_all(corpus)}
+    about = {
+        "fingerprints": corpus.fingerprints,
+        "records": len(corpus.table),
+        "lists_all": _lists_all(corpus),
+    }
     return json.dumps(about, indent=2) + "\n"
 
 
@@ -141,7 +167,9 @@ def _read_about(workdir: pathlib.Path) -> dict:
             raise ValueError("it is not what a run writes there")
         return about
     except (OSError, ValueError) as error:
-        raise InputError(f"{workdir / 'data.json'} cannot be read ({error}); put a copy in its place") from None
+        raise InputError(
+            f"{workdir / 'data.json'} cannot be read ({error}); put a copy in its place"
+        ) from None
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
@@ -190,10 +218,12 @@ def read_tokenizer(workdir: pathlib.Path) -> AnyTokenizer:
 
 
 def newest_weights(workdir: pathlib.Path) -> str:
-    """A hash that names the newest checkpoint's parameters, the ids whose sinks are on, and the data.
+    """A hash that names the newest checkpoint's parameters, the ids whose sinks are on, and the
+    data.
 
-    From digests and hashes that lie next to the arrays: none is read. Two trainings of a small model have different
-    hashes, even if their parameters are equal: these have no digests, and their files differ.
+    From digests and hashes that lie next to the arrays: none is read. Two trainings of a small
+    model have different hashes, even if their parameters are equal: these have no digests, and
+    their files differ.
 
     Raises:
       InputError: there is no checkpoint, or it is damaged.
@@ -215,41 +245,53 @@ def newest_weights(workdir: pathlib.Path) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def read_corpus(workdir: pathlib.Path, config: Config | None = None, trained_on: dict | None = None) -> Corpus:
+def read_corpus(
+    workdir: pathlib.Path, config: Config | None = None, trained_on: dict | None = None
+) -> Corpus:
     """The run's documents, read or generated again, with the run's tokenizer and split.
 
     Args:
       config: where they are now; by default the run's own config.
       trained_on: the `Corpus.fingerprints` in a checkpoint, if there is one.
     Raises:
-      InputError: files are missing; the tokenizer or the documents have changed since the start of the run.
+      InputError: files are missing; the tokenizer or the documents have changed since the start of
+      the run.
     """
     config = config or read_config(workdir)
     _check_files(workdir, config)
     wanted = trained_on or _read_about(workdir)["fingerprints"]
     if _hash(_tokenizer_path(workdir)) != wanted["tokenizer"]:
         raise InputError(
-            f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; put that one back or take "
+            f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; "
+            "put that one back or take "
             "another --workdir"
         )
-    known = contexts.read(workdir, config.contexts.length) if config.sinks.traits.by_context else None
+    known = (
+        contexts.read(workdir, config.contexts.length) if config.sinks.traits.by_context else None
+    )
     corpus = load_corpus(config, read_tokenizer(workdir), read_groups(workdir), known)
     if corpus.fingerprints != wanted:
         raise InputError(
-            f"the documents are not those that {workdir} was started on, or are read in another order; restore the files, "
+            f"the documents are not those that {workdir} was started on, or are read in another "
+            "order; restore the files, "
             "or use another --workdir"
         )
     return corpus
 
 
 def _check_files(workdir: pathlib.Path, config: Config) -> None:
-    named = {"data.files": [config.data.files], "general.files": [name for name, _ in general_sources(config.general)]}
+    named = {
+        "data.files": [config.data.files],
+        "general.files": [name for name, _ in general_sources(config.general)],
+    }
     for field, patterns in named.items():
         for pattern in filter(None, patterns):
             if not is_prepared(pattern) and next(glob.iglob(pattern, recursive=True), None) is None:
                 raise InputError(
-                    f"{pattern} is not there; put it back, or give the new place of the documents of {workdir}: "
-                    f"run the command that trained it with --config.{field}=NEW (a finished run is not trained again)"
+                    f"{pattern} is not there; put it back, or give the new place of the "
+                    f"documents of {workdir}: "
+                    f"run the command that trained it with --config.{field}=NEW (a finished run "
+                    "is not trained again)"
                 )
 
 
@@ -257,7 +299,8 @@ def _tokenizer_path(workdir: pathlib.Path) -> pathlib.Path:
     ours, other = workdir / Tokenizer.file_name, workdir / JsonTokenizer.file_name
     if ours.is_file() and other.is_file():
         raise InputError(
-            f"{workdir} holds {ours.name} and {other.name}; remove the one that the run was not started on"
+            f"{workdir} holds {ours.name} and {other.name}; remove the one that the run was not "
+            "started on"
         )
     return other if other.is_file() else _require(ours)
 

@@ -1,8 +1,10 @@
-"""Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed, restored onto any mesh.
+"""Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed,
+restored onto any mesh.
 
-`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the monitor) and `progress`,
-besides `opened.npy` (see data/opened.py) and `seal.json` (see seal.py). The seal is written before the folder gets its name,
-so a folder with its name is complete. The seal names the file if it is damaged later.
+`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the
+monitor) and `progress`, besides `opened.npy` (see data/opened.py) and `seal.json` (see seal.py).
+The seal is written before the folder gets its name, so a folder with its name is complete. The seal
+names the file if it is damaged later.
 """
 
 import contextlib
@@ -32,10 +34,22 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # raise it whenever checkpoints change
 _READ = ("params", "progress")  # the items that a reader checks
 _CHUNK_BYTES = 2**26
-_LEAST_SLICE_BYTES = 2**20  # of an array that several devices hold: each writes a slice, if slices are as large
-_OVERHEAD_BYTES = 2**20  # disk space besides the arrays; a small model's indexes are as large as the model
+# of an array that several devices hold: each writes a slice, if slices are as large
+_LEAST_SLICE_BYTES = 2**20
+# disk space besides the arrays; a small model's indexes are as large as the model
+_OVERHEAD_BYTES = 2**20
 # The libraries whose versions affect the bits of a step.
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "grain", "sentencepiece", "tokenizers")
+_LIBRARIES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "numpy",
+    "orbax-checkpoint",
+    "grain",
+    "sentencepiece",
+    "tokenizers",
+)
 _SAVE_LIMIT_SECONDS = 1200  # then Orbax gives up a save
 
 
@@ -56,54 +70,84 @@ class Checkpoints:
         self._saving_since: float | None = None
         self._closed, self._open_array, self._digests = config is None, None, {}
         self._newest = self._sound(arrays=config is not None)
-        self._losses = {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)} if config else {}
+        self._losses = (
+            {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)}
+            if config
+            else {}
+        )
         if config is not None:
             self._saving: ocp.AsyncResponse | None = None
             self._checkpointer = ocp.training.Checkpointer(
                 self._folder,
-                context=_context(lambda: self._finish()),  # a method would be copied with all that is here
+                # a method would be copied with all that is here
+                context=_context(lambda: self._finish()),
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
             )
             private_interfaces.without_preemption(self._checkpointer)
 
     def newest(self) -> int | None:
-        """The step of the newest undamaged checkpoint at the time of opening, None if there was none."""
+        """The step of the newest undamaged checkpoint at the time of opening, None if there was
+        none.
+        """
         return self._newest
 
     def progress(self, step: int) -> dict:
-        """What a checkpoint stores besides its arrays: {"step", "tokens", "held_out_loss", "data", ...}."""
+        """What a checkpoint stores besides its arrays: {"step", "tokens", "held_out_loss", "data",
+        ...}.
+        """
         path = self._folder / str(step) / seal.PROGRESS
         try:
             content = json.loads(path.read_text())
             if content["format"] == FORMAT:
                 return content
-            raise InputError(f"{path} has format {content['format']}; this version of memsinks_jax reads {FORMAT}")
+            raise InputError(
+                f"{path} has format {content['format']}; this version of memsinks_jax reads "
+                f"{FORMAT}"
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(step, f"{seal.PROGRESS} cannot be read ({error})") from None
 
     def save(
-        self, step: int, state: TrainState, tokens: int, ids: np.ndarray, held_out_loss: float | None = None
+        self,
+        step: int,
+        state: TrainState,
+        tokens: int,
+        ids: np.ndarray,
+        held_out_loss: float | None = None,
     ) -> None:
-        """Starts a save. The state may be donated once this returns. Raises InputError as `check` does.
+        """Starts a save. The state may be donated once this returns. Raises InputError as `check`
+        does.
 
         Args:
           ids: those whose sinks have opened, see `data.opened`; host 0 alone needs them.
         """
         self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
-        progress = {"format": FORMAT, "step": step, "tokens": tokens, "held_out_loss": held_out_loss}
+        progress = {
+            "format": FORMAT,
+            "step": step,
+            "tokens": tokens,
+            "held_out_loss": held_out_loss,
+        }
         progress |= {"arrays": arrays_of(state)} | self.about
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
-                raise FileNotFoundError  # Orbax would make the folder anew, without the other checkpoints
-            self._wait()  # for the previous save, as Orbax would: it takes space and counts as saved
+                # Orbax would make the folder anew, without the other checkpoints
+                raise FileNotFoundError
+            # for the previous save, as Orbax would: it takes space and counts as saved
+            self._wait()
             self._ids = ids
-            # Check first: if a disk fills up during a save, other libraries print a flood of traces.
-            needed, free = bytes_of(state) + ids.nbytes + _OVERHEAD_BYTES, shutil.disk_usage(self._folder).free
+            # Check first: if a disk fills up during a save, other libraries print a flood of
+            # traces.
+            needed, free = (
+                bytes_of(state) + ids.nbytes + _OVERHEAD_BYTES,
+                shutil.disk_usage(self._folder).free,
+            )
             if jax.process_index() == 0 and free < needed:
                 raise OSError(
-                    f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; free some space"
+                    f"it takes {needed / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; "
+                    "free some space"
                 )
             trees = {"params": state.params}
             if state.optimizer is not None:  # an imported model has no optimizer
@@ -126,7 +170,9 @@ class Checkpoints:
         return time.monotonic() - self._saving_since
 
     def restore(self, placed: TrainState) -> TrainState:
-        """Restores the newest checkpoint onto shapes with shardings. Raises InputError naming arrays that do not match."""
+        """Restores the newest checkpoint onto shapes with shardings. Raises InputError naming
+        arrays that do not match.
+        """
         step = self._require()
         if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
             raise self._damaged(step, damage)
@@ -137,13 +183,17 @@ class Checkpoints:
         return TrainState(step_there, restored["params"], *restored["optimizer"])
 
     def restore_params(self, placed: dict, of_step: int | None = None) -> dict:
-        """Restores only the parameters: of the newest checkpoint, or of the one before if it is damaged; or of one step.
-        Raises InputError as `restore` does."""
+        """Restores only the parameters: of the newest checkpoint, or of the one before if it is
+        damaged; or of one step.
+        Raises InputError as `restore` does.
+        """
         step = of_step or self._require()
         self.check_params(placed, step)
         expected, error = self.progress(step).get("digests"), None
         try:
-            params = ocp.load_checkpointables(self._folder / str(step), {"params": placed})["params"]
+            params = ocp.load_checkpointables(self._folder / str(step), {"params": placed})[
+                "params"
+            ]
             if not expected or seal.digests({"params": params}).items() <= expected.items():
                 self._check_finite(step, jax.device_get(_finite(params)))
                 return params
@@ -156,17 +206,22 @@ class Checkpoints:
         if not of_step:
             self._newest = self._sound(arrays=True)
         if of_step or self._newest == step:
-            raise error or InputError(f"{self._folder / str(step)} is not read as it was saved; try another machine")
+            raise error or InputError(
+                f"{self._folder / str(step)} is not read as it was saved; try another machine"
+            )
         return self.restore_params(placed)
 
     def check_params(self, shapes: dict, of_step: int | None = None) -> None:
-        """Raises InputError unless the newest checkpoint, or that of one step, has parameters of these shapes."""
+        """Raises InputError unless the newest checkpoint, or that of one step, has parameters of
+        these shapes.
+        """
         step = of_step or self._require()
         saved = {n: a for n, a in self.progress(step)["arrays"].items() if n.startswith("params/")}
         check_arrays(saved, arrays_of({"params": shapes}), self._folder / str(step))
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
-        """Reads one parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's slice of it.
+        """Reads one parameter of the newest checkpoint, such as 'layers/up_kernel', or a layer's
+        slice of it.
 
         Reads nothing else and uses no device, so the model may be larger than the memory.
 
@@ -182,7 +237,9 @@ class Checkpoints:
             found = np.asarray((array if layer is None else array[layer]).read().result())
             if expected := self._digests.get(f"params/{path}"):
                 parts = found if seal.is_stacked(path) and layer is None else [found]
-                if [seal.digest(part) for part in parts] != (expected if layer is None else [expected[layer]]):
+                if [seal.digest(part) for part in parts] != (
+                    expected if layer is None else [expected[layer]]
+                ):
                     raise ValueError(f"params/{path} was changed")
         except (ValueError, OSError) as error:
             damage = seal.find_damage(self._folder / str(step), _READ) or str(error).splitlines()[0]
@@ -191,11 +248,14 @@ class Checkpoints:
         return found
 
     def _check_finite(self, step: int, finite: dict) -> None:
-        """Raises InputError naming the first array with nan or inf. `finite` has for each array whether it is finite."""
+        """Raises InputError naming the first array with nan or inf. `finite` has for each array
+        whether it is finite.
+        """
         for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
             if not is_finite:
                 raise InputError(
-                    f"{self._folder / str(step)}: {path_name(path)} holds nan or inf; this model is broken, take another"
+                    f"{self._folder / str(step)}: {path_name(path)} holds nan or inf; this model "
+                    "is broken, take another"
                 )
 
     def close(self) -> None:
@@ -207,7 +267,8 @@ class Checkpoints:
                 self._checkpointer.close()
 
     def _finish(self) -> None:
-        # Orbax calls this in its own thread, on host 0, after the last file and before the folder gets its final name.
+        # Orbax calls this in its own thread, on host 0, after the last file and before the folder
+        # gets its final name.
         for saved in self._folder.glob("*.orbax-checkpoint-tmp*"):
             write_ids(saved, self._ids)
             seal.write_seal(saved)
@@ -217,7 +278,9 @@ class Checkpoints:
             self._saving.result()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Answers Orbax which checkpoints to keep, oldest first: the newest, those of every N-th step, the best."""
+        """Answers Orbax which checkpoints to keep, oldest first: the newest, those of every N-th
+        step, the best.
+        """
         steps = [checkpoint.step for checkpoint in checkpoints]
         preserved = set(steps[-self._config.checkpoints_to_keep :])
         if self._config.keep_every:
@@ -228,10 +291,12 @@ class Checkpoints:
         return [step in preserved for step in steps]
 
     def _sound(self, arrays: bool) -> int | None:
-        """The newest step whose files match the seal. Damage is reported; a writer also moves damaged checkpoints away.
+        """The newest step whose files match the seal. Damage is reported; a writer also moves
+        damaged checkpoints away.
 
-        A writer checks the whole checkpoint, every host its share. A reader checks alone, and only the items of _READ. With
-        `arrays` False, arrays with digests are skipped: the caller compares their digests when it reads them.
+        A writer checks the whole checkpoint, every host its share. A reader checks alone, and only
+        the items of _READ. With `arrays` False, arrays with digests are skipped: the caller
+        compares their digests when it reads them.
         """
         aside, writer = self._workdir / "damaged", self._config is not None
         items = seal.ITEMS if writer else _READ
@@ -257,7 +322,8 @@ class Checkpoints:
                 logger.warning("set aside as %s", there)
         if aside.exists() or (steps_in(self._folder) and not writer):
             raise InputError(
-                f"every checkpoint of {self._workdir} is damaged; restore {self._folder} from a copy, or remove "
+                f"every checkpoint of {self._workdir} is damaged; restore {self._folder} from a "
+                "copy, or remove "
                 f"{aside if aside.exists() else self._folder} to train from the first step again"
             )
         return None
@@ -271,7 +337,8 @@ class Checkpoints:
     def _require(self) -> int:
         if self._newest is None:
             raise InputError(
-                f"{self._workdir} holds no complete checkpoint; train with --workdir={self._workdir} first"
+                f"{self._workdir} holds no complete checkpoint; train with "
+                f"--workdir={self._workdir} first"
             )
         return self._newest
 
@@ -284,8 +351,13 @@ class Checkpoints:
             check_workdir(self._workdir)
             what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
             saved = steps_in(self._folder)
-            last = f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            last = (
+                f"the last that is there is of step {saved[-1]}" if saved else "none is there yet"
+            )
+            reason = next(
+                (line.strip() for line in str(error).splitlines() if line.strip()),
+                type(error).__name__,
+            )
             raise InputError(f"cannot save {what} in {self._folder}: {reason}; {last}") from error
 
 
@@ -313,7 +385,9 @@ def _memory(state: TrainState) -> tuple:
 
 
 def _context(finish: Callable[[], None]) -> ocp.Context:
-    """How Orbax saves under a folder of checkpoints; `finish` is called before a checkpoint gets its name."""
+    """How Orbax saves under a folder of checkpoints; `finish` is called before a checkpoint gets
+    its name.
+    """
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS
     context.asynchronous.post_finalization_callback = finish
@@ -329,12 +403,16 @@ def _context(finish: Callable[[], None]) -> ocp.Context:
 def _chunks(path: tuple, array: jax.Array) -> ocp.options.ArrayOptions.Saving.StorageOptions | None:
     """Stores each layer in its own chunk, so that it can be read without the others."""
     if seal.is_stacked(path_name(path)):
-        return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,))
+        return ocp.options.ArrayOptions.Saving.StorageOptions(
+            chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,)
+        )
     return None
 
 
 def arrays_of(tree) -> dict[str, list]:
-    """{'params/layers/up_kernel': [[4, 128, 512], 'float32'], ...}, without the step, which is a number, not an array."""
+    """{'params/layers/up_kernel': [[4, 128, 512], 'float32'], ...}, without the step, which is a
+    number, not an array.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays = {path_name(path): [list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves}
     arrays.pop("step", None)
@@ -356,11 +434,14 @@ def check_arrays(saved: dict, wanted: dict, where: pathlib.Path) -> None:
     for name in sorted(saved.keys() & wanted.keys()):
         if list(saved[name]) != list(wanted[name]):
             parts.append(
-                f"has {name} of {saved[name][1]}{saved[name][0]} instead of {wanted[name][1]}{wanted[name][0]}"
+                f"has {name} of {saved[name][1]}{saved[name][0]} instead of "
+                f"{wanted[name][1]}{wanted[name][0]}"
             )
     if parts:
         more = f"; and {len(parts) - 3} more" * (len(parts) > 3)
-        raise InputError(f"{where} is not a checkpoint of this model: it {'; '.join(parts[:3])}{more}")
+        raise InputError(
+            f"{where} is not a checkpoint of this model: it {'; '.join(parts[:3])}{more}"
+        )
 
 
 @jax.jit

@@ -26,8 +26,8 @@ from memsinks_jax.training.step import init_state
 class Chip(NamedTuple):
     """The peaks of a chip; None if its maker publishes none, or if it does not apply.
 
-    `clock` times the compiler's FLOPs per cycle gives the peak: v5e has 4 units of 128 x 128 multiply-adds, v4 and v5p
-    have 8 of them, v6e does 524,288 FLOPs per cycle.
+    `clock` times the compiler's FLOPs per cycle gives the peak: v5e has 4 units of 128 x 128
+    multiply-adds, v4 and v5p have 8 of them, v6e does 524,288 FLOPs per cycle.
     """
 
     name: str
@@ -35,20 +35,31 @@ class Chip(NamedTuple):
     hbm: float  # bytes that a program may use, from the compiler or driver
     hbm_bandwidth: float  # bytes/s
     clock: float | None = None  # Hz
-    ici: float | None = None  # bytes/s from a chip to the chips of its slice or node, all links together
-    dcn: float | None = None  # bytes/s to other slices or nodes, a chip's share of its host's network
+    # bytes/s from a chip to the chips of its slice or node, all links together
+    ici: float | None = None
+    # bytes/s to other slices or nodes, a chip's share of its host's network
+    dcn: float | None = None
 
 
 GIB = 2.0**30
 
-# TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and FLOPs a cycle as
-# libtpu 0.0.51 reports them. ICI: half of what is published as both directions. DCN: network cards of a host over its chips.
+# TPUs: the pages "TPU v4", "v5e", "v5p", "v6e" of docs.cloud.google.com/tpu/docs; usable memory and
+# FLOPs a cycle as libtpu 0.0.51 reports them. ICI: half of what is published as both directions.
+# DCN: network cards of a host over its chips.
 # GPUs: NVIDIA's data sheets, dense; their links depend on the node (planning/cards).
-CHIPS = (  # by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA A100-SXM4-80GB'
+# by jax's `device_kind`, of older and later drivers, and with a card's form: 'NVIDIA
+# A100-SXM4-80GB'
+CHIPS = (
     (r"TPU v4", Chip("v4", 275e12, 30.75 * GIB, 1228e9, 1.05e9, ici=300e9)),
-    (r"TPU v5 lite|TPU v5e", Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9)),
+    (
+        r"TPU v5 lite|TPU v5e",
+        Chip("v5e", 197e12, 15.75 * GIB, 819e9, 1.5e9, ici=200e9, dcn=3.125e9),
+    ),
     (r"TPU v5p?", Chip("v5p", 459e12, 95.73 * GIB, 2765e9, 1.75e9, ici=600e9, dcn=6.25e9)),
-    (r"TPU v6 lite|TPU v6e", Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9)),
+    (
+        r"TPU v6 lite|TPU v6e",
+        Chip("v6e", 918e12, 31.24 * GIB, 1640e9, 1.75e9, ici=400e9, dcn=12.5e9),
+    ),
     (r"NVIDIA A100.*80GB.*", Chip("A100", 312e12, 79.2 * GIB, 2039e9)),
     (r"NVIDIA A100.*", Chip("A100", 312e12, 39.4 * GIB, 1555e9)),
     (r"NVIDIA H100.*PCIe.*", Chip("H100 PCIe", 756e12, 79.2 * GIB, 2000e9)),
@@ -71,7 +82,9 @@ def parameters(config: Config) -> int:
 
 
 def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
-    return jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init_state(config, steps=1)).params)
+    return jax.tree_util.tree_leaves_with_path(
+        jax.eval_shape(lambda: init_state(config, steps=1)).params
+    )
 
 
 def in_tables(config: Config) -> int:
@@ -84,7 +97,11 @@ def parameters_of_token(config: Config) -> float:
     tables = in_tables(config)
     if config.sinks.traits.by_context:
         return parameters(config) - tables + config.model.d_model
-    share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks) if tables else 1
+    share = (
+        sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
+        if tables
+        else 1
+    )
     return parameters(config) - (1 - share) * tables
 
 
@@ -93,7 +110,10 @@ def flops_per_token(config: Config) -> dict[str, float]:
     frozen = 0 if config.optimizer.base_multiple else parameters(config) - in_tables(config)
     products = 6.0 * parameters_of_token(config) - 2.0 * frozen
     found, of_layers = kinds(config.model)
-    seen = sum(min(found[kind].window or config.data.row_length, config.data.row_length) for kind in of_layers)
+    seen = sum(
+        min(found[kind].window or config.data.row_length, config.data.row_length)
+        for kind in of_layers
+    )
     attention = 12.0 * seen * config.model.attention_width
     return {"full": products + attention, "causal": products + attention / 2}
 
@@ -105,11 +125,14 @@ def flops_per_step(config: Config) -> dict[str, float]:
 
 
 def utilization(config: Config, device_kind: str) -> Callable[[float], dict[str, float]]:
-    """Tokens per second and device -> {'mfu', 'mfu_causal'}, model FLOPs utilization: the model's own FLOPs as a fraction
-    of the peak. {} for a device with unknown peak."""
+    """Tokens per second and device -> {'mfu', 'mfu_causal'}, model FLOPs utilization: the model's
+    own FLOPs as a fraction of the peak. {} for a device with unknown peak.
+    """
     known = chip(device_kind)
     if known is None:
         return lambda tokens_per_second: {}
     shares = {"mfu": "full", "mfu_causal": "causal"}
     rates = {name: flops_per_token(config)[count] / known.peak for name, count in shares.items()}
-    return lambda tokens_per_second: {name: rate * tokens_per_second for name, rate in rates.items()}
+    return lambda tokens_per_second: {
+        name: rate * tokens_per_second for name, rate in rates.items()
+    }

@@ -1,8 +1,10 @@
-"""Gradient masking, the paper's baseline: repeated documents train the sinks, all others the shared neurons (appendix E).
+"""Gradient masking, the paper's baseline: repeated documents train the sinks, all others the shared
+neurons (appendix E).
 
-All neurons are on in every forward pass, except in retain documents of SGTM. Which neurons learn from a position depends on
-whether its document is repeated. Parameters of no MLP neuron (attention, embeddings, norms, the down projection's bias)
-learn from all documents. There are two kinds, which are different methods:
+All neurons are on in every forward pass, except in retain documents of SGTM. Which neurons learn
+from a position depends on whether its document is repeated. Parameters of no MLP neuron (attention,
+embeddings, norms, the down projection's bias) learn from all documents. There are two kinds, which
+are different methods:
 
   masked_weights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
                        The gradient to earlier layers is complete. This is the paper's text and its theory.
@@ -10,7 +12,8 @@ learn from all documents. There are two kinds, which are different methods:
                        paper follows (Cloud et al. 2024). The neuron's weights of the down projection still learn from all
                        documents, and earlier layers learn only through the neurons that may learn.
 
-Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not to batches:
+Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not
+to batches:
 
   forget      the known repeated documents: all neurons are on, and only the sinks learn
   retain      a share of the others: the sinks are off in the forward pass, so everything but the sinks learns
@@ -19,11 +22,13 @@ Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belon
   sgtm         one AdamW for all: a masked gradient is 0, and weights still move by moments and decay
   sgtm_frozen  weights that no document of a batch trains stay as they are, moments too
 
-As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases that write to the residual
-stream) do not learn from forget documents, except for the last norm. Sinks of attention are whole heads.
+As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases
+that write to the residual stream) do not learn from forget documents, except for the last norm.
+Sinks of attention are whole heads.
 
-With masked_weights, a block stays as it is, moments too, if a batch has no document for it: AdamW would still move it by
-weight decay and by its moments. With masked_activations nothing is held back, as in that code.
+With masked_weights, a block stays as it is, moments too, if a batch has no document for it: AdamW
+would still move it by weight decay and by its moments. With masked_activations nothing is held
+back, as in that code.
 """
 
 import re
@@ -36,8 +41,8 @@ from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.training.method import Method, by_position, of_sinks
 from memsinks_jax.training.paths import first_match, path_name
 
-# Ordered (regex over the path, (site, axis of its neurons) or None); the first match wins, no match is an error. Axes count
-# from the end. The path of a moment ends with its parameter's path.
+# Ordered (regex over the path, (site, axis of its neurons) or None); the first match wins, no match
+# is an error. Axes count from the end. The path of a moment ends with its parameter's path.
 NEURON_AXES = (
     (r"layers/(gate|up)_(kernel|bias)$", ("mlp", -1)),
     (r"layers/down_kernel$", ("mlp", -2)),
@@ -54,15 +59,19 @@ class MaskedActivations(Method):
     """As an intervention: passes the value, and the gradient only if the neuron may learn."""
 
     def interventions(self, batch, step, seed):
-        learns_BTF = by_position(batch["repeated"], batch)[:, :, None] == of_sinks(self.parts["mlp"])
-        return {"mlp": lambda x_BTF, layer: jnp.where(learns_BTF, x_BTF, jax.lax.stop_gradient(x_BTF))}
+        learns_BTF = by_position(batch["repeated"], batch)[:, :, None] == of_sinks(
+            self.parts["mlp"]
+        )
+        return {
+            "mlp": lambda x_BTF, layer: jnp.where(learns_BTF, x_BTF, jax.lax.stop_gradient(x_BTF))
+        }
 
 
 class MaskedWeights(Method):
     """Each block gets the gradient of the documents that train it.
 
-    One forward pass and two backward passes, one per kind of document. This is exact, because the losses of a document
-    depend only on its own positions.
+    One forward pass and two backward passes, one per kind of document. This is exact, because the
+    losses of a document depend only on its own positions.
     """
 
     def gradients(self, losses, params, batch, tokens, step, seed):
@@ -70,11 +79,15 @@ class MaskedWeights(Method):
 
         def sums(params: dict) -> tuple[jax.Array, jax.Array]:
             losses_BT = losses(params, batch)
-            return jnp.where(apart_BT, losses_BT, 0).sum() / tokens, jnp.where(apart_BT, 0, losses_BT).sum() / tokens
+            return jnp.where(apart_BT, losses_BT, 0).sum() / tokens, jnp.where(
+                apart_BT, 0, losses_BT
+            ).sum() / tokens
 
         (of_apart, of_others), pull_back = jax.vjp(sums, params)
         one, zero = jnp.ones_like(of_apart), jnp.zeros_like(of_apart)
-        gradients = jax.tree_util.tree_map_with_path(self.chosen, *pull_back((one, zero)), *pull_back((zero, one)))
+        gradients = jax.tree_util.tree_map_with_path(
+            self.chosen, *pull_back((one, zero)), *pull_back((zero, one))
+        )
         return of_apart + of_others, gradients
 
     def apart(self, batch: dict, seed: jax.Array) -> jax.Array:
@@ -86,11 +99,17 @@ class MaskedWeights(Method):
         return self.by_block(path, apart, others, apart + others)
 
     def update_mask(self, batch, seed):
-        repeated, others = (_any_counts(documents, batch) for documents in (batch["repeated"], ~batch["repeated"]))
+        repeated, others = (
+            _any_counts(documents, batch) for documents in (batch["repeated"], ~batch["repeated"])
+        )
         return lambda path: self.by_block(path, repeated, others, jnp.array(True))
 
-    def by_block(self, path: tuple, sinks: jax.Array, shared: jax.Array, rest: jax.Array) -> jax.Array:
-        """Values for sinks, shared neurons, neither -> the last, or the first two along the leaf's neurons."""
+    def by_block(
+        self, path: tuple, sinks: jax.Array, shared: jax.Array, rest: jax.Array
+    ) -> jax.Array:
+        """Values for sinks, shared neurons, neither -> the last, or the first two along the leaf's
+        neurons.
+        """
         site, axis = first_match(NEURON_AXES, path_name(path)) or ("mlp", None)
         if axis is None or not self.parts[site].sinks:
             return rest
@@ -109,18 +128,26 @@ class Selective(MaskedWeights):
         model, count = config.model, self.parts["attention"].sinks
         if count and (count % model.head_width or model.kv_heads not in (0, model.heads)):
             raise InputError(
-                f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM gives whole heads away, each "
-                f"with keys of its own; set it to a multiple of {1 / model.heads:g}, and config.model.kv_heads=0"
+                f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM "
+                "gives whole heads away, each "
+                f"with keys of its own; set it to a multiple of {1 / model.heads:g}, and "
+                "config.model.kv_heads=0"
             )
 
     def labels(self, batch: dict, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Which documents of a batch are labelled forget, and which retain -> two bool (B, N), drawn by id."""
+        """Which documents of a batch are labelled forget, and which retain -> two bool (B, N),
+        drawn by id.
+        """
 
         def drawn(share: float) -> jax.Array:
-            return sinks.document_masks(batch["identities"], seed, 1, SinksConfig(active_fraction=share), 1)[0, ..., 0]
+            return sinks.document_masks(
+                batch["identities"], seed, 1, SinksConfig(active_fraction=share), 1
+            )[0, ..., 0]
 
         repeated_BN, settings = batch["repeated"], self.config.sgtm
-        return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(settings.retain_fraction)
+        return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(
+            settings.retain_fraction
+        )
 
     def interventions(self, batch, step, seed):
         """The sinks are off for documents with the label retain."""
@@ -129,14 +156,18 @@ class Selective(MaskedWeights):
             site: gate
             for site, parts in self.parts.items()
             if parts.sinks
-            for gate in sinks.apply_gates((on_BN1 | ~of_sinks(parts))[None], batch["segments"], site).values()
+            for gate in sinks.apply_gates(
+                (on_BN1 | ~of_sinks(parts))[None], batch["segments"], site
+            ).values()
         }
 
     def apart(self, batch, seed):
         return self.labels(batch, seed)[0]
 
     def chosen(self, path, apart, others):
-        return self.by_block(path, apart + others, others, apart + others if _learns_from_all(path) else others)
+        return self.by_block(
+            path, apart + others, others, apart + others if _learns_from_all(path) else others
+        )
 
     update_mask = Method.update_mask
 
@@ -147,11 +178,15 @@ class SelectiveFrozen(Selective):
     def update_mask(self, batch, seed):
         forget_BN, retain_BN = self.labels(batch, seed)
         sinks, others = _any_counts(~retain_BN, batch), _any_counts(~forget_BN, batch)
-        return lambda path: self.by_block(path, sinks, others, jnp.array(True) if _learns_from_all(path) else others)
+        return lambda path: self.by_block(
+            path, sinks, others, jnp.array(True) if _learns_from_all(path) else others
+        )
 
 
 def _learns_from_all(path: tuple) -> bool:
-    """Whether parameters of no neuron learn from all documents, with SGTM; `count` is the optimizer's."""
+    """Whether parameters of no neuron learn from all documents, with SGTM; `count` is the
+    optimizer's.
+    """
     return re.search(r"(^|/)(final_norm/\w+|count)$", path_name(path)) is not None
 
 

@@ -9,7 +9,8 @@ from memsinks_jax.config import TrainingConfig
 
 
 class Guard(NamedTuple):
-    """The guard's state. Checkpoints hold it, so a resumed run skips the same updates as an uninterrupted one.
+    """The guard's state. Checkpoints hold it, so a resumed run skips the same updates as an
+    uninterrupted one.
 
     W is `config.training.spike_window`; the counts are int32 ().
     """
@@ -30,7 +31,8 @@ def check_update(
 ) -> tuple[jax.Array, Guard]:
     """-> (whether to make the update, bool (); the guard after it).
 
-    A spike lies more than `spike_sigma` standard deviations above the mean of the window, once the window is full.
+    A spike lies more than `spike_sigma` standard deviations above the mean of the window, once the
+    window is full.
     """
     accept = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
     if config.spike_sigma:

@@ -20,10 +20,11 @@ _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def supervise(module: str, arguments: list[str], interruption: Interruption) -> int | None:
-    """Runs the same command in a child process and waits for it -> its exit code. In that child: None, at once.
+    """Runs the same command in a child process and waits for it -> its exit code. In that child:
+    None, at once.
 
-    When another host dies, jax aborts the process from C++ with only a stack trace. The parent remains to report what
-    happened. The child dies with its parent, and gets its signals.
+    When another host dies, jax aborts the process from C++ with only a stack trace. The parent
+    remains to report what happened. The child dies with its parent, and gets its signals.
     """
     if os.environ.get(_CHILD) == str(os.getppid()):
         if sys.platform == "linux":
@@ -38,7 +39,8 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
     if code in (0, 1, 2, EXIT_INTERRUPTED):
         return code
     print(
-        f"interrupted: this process ended with code {code}, as it does when another host of the run is lost (see the logs "
+        f"interrupted: this process ended with code {code}, as it does when another host of the "
+        "run is lost (see the logs "
         "of all); run the same command again on all hosts to resume from the last checkpoint",
         file=sys.stderr,
     )
@@ -49,27 +51,40 @@ def start(coordinator: str, processes: int, process: int) -> None:
     """Joins the run's other hosts. Call it before anything asks jax for its devices.
 
     Args:
-      coordinator: HOST:PORT of process 0, or 'auto' if jax can find it (TPU pods, Slurm, Open MPI, Kubernetes).
-      processes, process: the number of processes, and the index of this one from 0; ignored with 'auto'.
+      coordinator: HOST:PORT of process 0, or 'auto' if jax can find it (TPU pods, Slurm, Open MPI,
+      Kubernetes). processes, process: the number of processes, and the index of this one from 0;
+      ignored with 'auto'.
     Raises:
       InputError: the hosts did not all connect in time.
     """
     if coordinator != "auto" and process >= processes:
-        raise InputError(f"--process={process}: of --processes={processes} the last is --process={processes - 1}")
+        raise InputError(
+            f"--process={process}: of --processes={processes} the last is --process={processes - 1}"
+        )
     import jax
 
     where = (
-        (coordinator, processes, process) if coordinator != "auto" else private_interfaces.find_cluster(_START_SECONDS)
+        (coordinator, processes, process)
+        if coordinator != "auto"
+        else private_interfaces.find_cluster(_START_SECONDS)
     )
     try:
         missing = rendezvous.missing_hosts(*where, _START_SECONDS) if where else []
         if missing != []:
-            who = f"process 0 at {where[0]}" if missing is None else f"process {', '.join(map(str, missing))}"
-            raise InputError(
-                f"--coordinator={coordinator}: {who} of {where[1]} did not connect within {_START_SECONDS} s; start the "
-                "same command on every host, --process from 0 on, and check that they reach each other"
+            who = (
+                f"process 0 at {where[0]}"
+                if missing is None
+                else f"process {', '.join(map(str, missing))}"
             )
-        named = dict(zip(("coordinator_address", "num_processes", "process_id"), where or (), strict=False))
+            raise InputError(
+                f"--coordinator={coordinator}: {who} of {where[1]} did not connect within "
+                f"{_START_SECONDS} s; start the "
+                "same command on every host, --process from 0 on, and check that they reach each "
+                "other"
+            )
+        named = dict(
+            zip(("coordinator_address", "num_processes", "process_id"), where or (), strict=False)
+        )
         jax.distributed.initialize(
             **(named if coordinator != "auto" else {}),
             initialization_timeout=_START_SECONDS,
@@ -77,8 +92,10 @@ def start(coordinator: str, processes: int, process: int) -> None:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise InputError(
-            f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts did not connect "
-            f"({' '.join(str(error).split())[:300]}); start the same command on every host, --process from 0 on"
+            f"--coordinator={coordinator} --processes={processes} --process={process}: the hosts "
+            "did not connect "
+            f"({' '.join(str(error).split())[:300]}); start the same command on every host, "
+            "--process from 0 on"
         ) from None
 
 
@@ -88,7 +105,9 @@ def broadcast(value: int) -> int:
 
 
 def all_gather(value: float) -> list[float]:
-    """Every host's value, on every host, in order. Also a barrier. Exact for times and for whole numbers."""
+    """Every host's value, on every host, in order. Also a barrier. Exact for times and for whole
+    numbers.
+    """
     import jax
 
     if jax.process_count() == 1:
@@ -96,7 +115,9 @@ def all_gather(value: float) -> list[float]:
     from jax.experimental import multihost_utils
 
     # As bytes: jax would make a float32 of it.
-    gathered = multihost_utils.process_allgather(np.frombuffer(np.float64(value).tobytes(), np.uint8))
+    gathered = multihost_utils.process_allgather(
+        np.frombuffer(np.float64(value).tobytes(), np.uint8)
+    )
     return np.ascontiguousarray(gathered).view(np.float64)[:, 0].tolist()
 
 
@@ -112,7 +133,9 @@ def union(numbers: np.ndarray) -> np.ndarray:
     padded[: len(numbers)] = numbers
     if jax.process_count() > 1:
         # As bytes: jax would make uint32 of them.
-        padded = np.ascontiguousarray(multihost_utils.process_allgather(padded.view(np.uint8))).view(np.uint64)
+        padded = np.ascontiguousarray(
+            multihost_utils.process_allgather(padded.view(np.uint8))
+        ).view(np.uint64)
     found = np.unique(padded)
     return found[found > 0]
 
@@ -130,9 +153,12 @@ def define_flags() -> tuple:
         flags.DEFINE_string(
             "coordinator",
             "",
-            "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, Open MPI).",
+            "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, "
+            "Open MPI).",
         ),
-        flags.DEFINE_integer("processes", 1, "Number of processes, with --coordinator=HOST:PORT.", lower_bound=1),
+        flags.DEFINE_integer(
+            "processes", 1, "Number of processes, with --coordinator=HOST:PORT.", lower_bound=1
+        ),
         flags.DEFINE_integer("process", 0, "Rank of this process, from 0.", lower_bound=0),
     )
     flags.register_multi_flags_validator(

@@ -14,7 +14,13 @@ from jax.sharding import Mesh
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.contexts import rows_of
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
-from memsinks_jax.data.counts import as_advice, ends_early, never_read, repeats_in_a_step, unanswered
+from memsinks_jax.data.counts import (
+    as_advice,
+    ends_early,
+    never_read,
+    repeats_in_a_step,
+    unanswered,
+)
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows, reads_whole
@@ -30,7 +36,13 @@ from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
 from memsinks_jax.runs.trained import contexts_of, open_run
 from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
-from memsinks_jax.training.checkpoint import Checkpoints, arrays_of, check_arrays, check_workdir, library_versions
+from memsinks_jax.training.checkpoint import (
+    Checkpoints,
+    arrays_of,
+    check_arrays,
+    check_workdir,
+    library_versions,
+)
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import Monitor
 from memsinks_jax.training.program import Program, train_program
@@ -58,10 +70,12 @@ def train_and_evaluate(
 
     Args:
       config: validated.
-      workdir: made if it does not exist; else it must hold a run with the same config, except for FREE_ON_RESUME.
-      should_stop: called after every step and between the batches of an evaluation, with the number of finished steps.
-        True saves and raises Interrupted. All hosts must return the same.
-      on_first_step: called once the first step has been dispatched: from then on there is something to save.
+      workdir: made if it does not exist; else it must hold a run with the same config, except for
+      FREE_ON_RESUME.
+      should_stop: called after every step and between the batches of an evaluation, with the number
+        of finished steps. True saves and raises Interrupted. All hosts must return the same.
+      on_first_step: called once the first step has been dispatched: from then on there is something
+      to save.
       profiled: steps that jax's profiler records, into WORKDIR/profile.
       wandb: project of Weights & Biases that also gets the metrics; empty: none.
       given: fields that the command line sets, as `inherit` takes them.
@@ -96,13 +110,20 @@ def train_and_evaluate(
             if should_stop(run.step):
                 raise _StopInEvaluation
 
-        loss = DocumentLoss(config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll)
-        at_the_end = opened.sinks_open(steps)  # not after a step, so that a curve is of the same documents all along
+        loss = DocumentLoss(
+            config, lambda batch: sharding.put_whole_batch(batch, mesh), sharding.fetch, poll
+        )
+        # not after a step, so that a curve is of the same documents all along
+        at_the_end = opened.sinks_open(steps)
         memorization = Memorization(opened.corpus, loss, at_the_end, batch_size(config, mesh))
-        monitor = _monitor(workdir, opened, mesh, since, at_the_end) if config.monitor.every else None
+        monitor = (
+            _monitor(workdir, opened, mesh, since, at_the_end) if config.monitor.every else None
+        )
 
         def evaluate(which: str) -> None:
-            values = run.measured("evaluating", lambda: dict(getattr(memorization, which)(run.state.params)))
+            values = run.measured(
+                "evaluating", lambda: dict(getattr(memorization, which)(run.state.params))
+            )
             run.held_out_loss = values.get("held_out_loss")
 
         def check_documents() -> None:
@@ -110,7 +131,9 @@ def train_and_evaluate(
 
             def measure() -> dict[str, float]:
                 sketch_RW = sharding.fetch(run.state.sketch)
-                return monitor.check(run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked))
+                return monitor.check(
+                    run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked)
+                )
 
             run.measured("checking for documents that came too often,", measure)
 
@@ -161,20 +184,32 @@ class _Run:
       held_out_loss: from an evaluation after it, None without one.
     """
 
-    def __init__(self, workdir: pathlib.Path, opened: "_Opened", mesh: Mesh, wandb: str, held: contextlib.ExitStack):
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        opened: "_Opened",
+        mesh: Mesh,
+        wandb: str,
+        held: contextlib.ExitStack,
+    ):
         config = opened.corpus.config
         self.step, self.state, self.held_out_loss = opened.start, opened.state(), None
         self._program, self._seed = opened.program, np.uint32(config.seed)
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
         self._pending: tuple[int, dict] | None = None  # step and metrics that are not yet fetched
-        # XLA's CPU backend allocates a step's temporaries when it is dispatched: those of two large steps do not fit.
+        # XLA's CPU backend allocates a step's temporaries when it is dispatched: those of two large
+        # steps do not fit.
         self._one_at_a_time = jax.default_backend() == "cpu" and memory.is_large(config)
         self._delivered = 0  # batches
-        record = Record(config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb)
+        record = Record(
+            config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb
+        )
         self.record = held.enter_context(contextlib.closing(record))
         stall, saving = config.training.stall_seconds, opened.checkpoints.saving_seconds
-        self.watchdog = held.enter_context(contextlib.closing(Watchdog(stall, self._describe, saving)))
+        self.watchdog = held.enter_context(
+            contextlib.closing(Watchdog(stall, self._describe, saving))
+        )
 
     def next_batch(self) -> dict:
         """This host's rows of the next step."""
@@ -184,7 +219,9 @@ class _Run:
         return batch
 
     def dispatch(self, batch: dict) -> None:
-        """Dispatches the next step, then fetches the metrics of the one before, so the device never waits for Python."""
+        """Dispatches the next step, then fetches the metrics of the one before, so the device never
+        waits for Python.
+        """
         self.step, self.held_out_loss = self.step + 1, None
         self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
         placed = sharding.put_batch(batch, self._program.batch)
@@ -229,7 +266,9 @@ class _Run:
 
 
 class _Opened(NamedTuple):
-    """A run that is ready to start or resume: its data and program, after `start` of `steps` steps and `tokens` tokens."""
+    """A run that is ready to start or resume: its data and program, after `start` of `steps` steps
+    and `tokens` tokens.
+    """
 
     corpus: Corpus
     rows: Rows
@@ -248,13 +287,17 @@ class _Opened(NamedTuple):
         return Opened(config.sinks, lambda: np.union1d(self.before, self.rows.opened(rows)))
 
 
-def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, held: contextlib.ExitStack) -> _Opened:
+def _open(
+    config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, held: contextlib.ExitStack
+) -> _Opened:
     """Makes a workdir or resumes one; `held` closes what is opened."""
     leads = jax.process_index() == 0
     # Data, and its record in the workdir.
     if resuming:
         if leads:
-            held.enter_context(interruption.locked(workdir, f"another run is training in {workdir}"))
+            held.enter_context(
+                interruption.locked(workdir, f"another run is training in {workdir}")
+            )
         checkpoints = Checkpoints(workdir, config.training)
         newest = checkpoints.newest()
         progress = None if newest is None else checkpoints.progress(newest)
@@ -263,7 +306,9 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         corpus, checkpoints, progress = _new_corpus(config), None, None
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
-        raise InputError(f"host {jax.process_index()}: not all hosts read the same documents; check their files")
+        raise InputError(
+            f"host {jax.process_index()}: not all hosts read the same documents; check their files"
+        )
     if config.sinks.traits.by_context:  # how large their table is, the documents have decided
         memory.check_memory(config, mesh)
     rows = corpus.rows()
@@ -285,7 +330,11 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
         hosts.broadcast(0)  # no host goes on before the workdir exists
         checkpoints = Checkpoints(workdir, config.training)
     versions = library_versions()
-    checkpoints.about = {"data": fingerprints, "config": json.loads(to_json(config)), "versions": versions}
+    checkpoints.about = {
+        "data": fingerprints,
+        "config": json.loads(to_json(config)),
+        "versions": versions,
+    }
     held.callback(checkpoints.close)
     if progress is None:
 
@@ -297,12 +346,22 @@ def _open(config: Config, workdir: pathlib.Path, mesh: Mesh, resuming: bool, hel
     start, tokens = progress["step"], progress["tokens"]
     before = read_ids(workdir / "checkpoints" / str(start))
     return _Opened(
-        corpus, rows, checkpoints, program, start, steps, tokens, lambda: checkpoints.restore(program.state), before
+        corpus,
+        rows,
+        checkpoints,
+        program,
+        start,
+        steps,
+        tokens,
+        lambda: checkpoints.restore(program.state),
+        before,
     )
 
 
 def _new_corpus(config: Config) -> Corpus:
-    """The documents of a run that begins, with the groups and contexts of the model that it starts from."""
+    """The documents of a run that begins, with the groups and contexts of the model that it starts
+    from.
+    """
     if not config.model.initial:
         return load_corpus(config)
     place = folder_of(config.model.initial)
@@ -311,7 +370,8 @@ def _new_corpus(config: Config) -> Corpus:
 
 
 def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:
-    """(the parameters of config.model.initial, the ids whose sinks had opened there, if they have the same ones here).
+    """(the parameters of config.model.initial, the ids whose sinks had opened there, if they have
+    the same ones here).
 
     Raises:
       InputError: its arrays or its tokenizer do not match this run.
@@ -321,8 +381,13 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     params = dict(run.params)
     if is_sparse(config.sinks):
         there = run.config.sinks.pool if has_sinks(run.config) else 0
-        new = sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool - there, config.seed + there)
-        params |= {name: np.concatenate([params[name], rows]) if there else rows for name, rows in new.items()}
+        new = sparse_sinks.new_tables(
+            config.model, params["layers"], config.sinks.pool - there, config.seed + there
+        )
+        params |= {
+            name: np.concatenate([params[name], rows]) if there else rows
+            for name, rows in new.items()
+        }
     if config.sinks.traits.by_context:
         table = np.zeros((config.contexts.rows, config.model.d_model), np.float32)
         if run.contexts:
@@ -333,10 +398,14 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     # Of any type: what is frozen is kept in that of activations.
     typed = {name: [of[0], wanted.get(name, of)[1]] for name, of in found.items()}
     check_arrays(typed, wanted, pathlib.Path(place))
-    theirs, ours = ((t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer))
+    theirs, ours = (
+        (t.model, t.end_of_text, t.begin_of_text) for t in (run.tokenizer, corpus.tokenizer)
+    )
     if theirs != ours:
         mend = f"add --config.data.tokenizer={place}, of prepare --tokenizer"
-        raise InputError(f"config.model.initial={place} has another tokenizer or end of text; {mend}")
+        raise InputError(
+            f"config.model.initial={place} has another tokenizer or end of text; {mend}"
+        )
 
     def put(array: jax.Array, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if array.dtype != shape.dtype:
@@ -346,10 +415,14 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
         whole = np.asarray(array)
         return jax.make_array_from_callback(whole.shape, shape.sharding, whole.__getitem__)
 
-    return jax.tree.map(put, params, shapes), run.opened.ids if draw_alike(config, run.config) else nobody()
+    return jax.tree.map(put, params, shapes), run.opened.ids if draw_alike(
+        config, run.config
+    ) else nobody()
 
 
-def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened) -> Monitor:
+def _monitor(
+    workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened
+) -> Monitor:
     corpus, config, tokenizer = opened.corpus, opened.corpus.config, opened.corpus.tokenizer
     size, whole = rows_at_once(config, mesh, config.monitor.probes), reads_whole(config.data)
 
@@ -367,8 +440,8 @@ def _monitor(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
     """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or "" (none).
 
-    Documents that appear in every N-th batch are measured before and after each step that sees them, and one step later:
-    the cycle of learning and forgetting (paper section 5.4).
+    Documents that appear in every N-th batch are measured before and after each step that sees
+    them, and one step later: the cycle of learning and forgetting (paper section 5.4).
     """
     if not config.data.held_out_documents and not config.data.repeated_documents:
         return ""
@@ -379,7 +452,9 @@ def _due_evaluation(config: Config, step: int, steps: int) -> str:
 
 
 def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps: int) -> str:
-    """The evaluation that is due after `step` but missing from the metrics, because the run was stopped in it; else ""."""
+    """The evaluation that is due after `step` but missing from the metrics, because the run was
+    stopped in it; else "".
+    """
     due = _due_evaluation(config, step, steps) if step > 0 else ""
     measured = {"held_out_loss", "repeated_loss"}  # a run may have documents of one role alone
     done = any(line["step"] == step and measured & line.keys() for line in read_metrics(workdir))
@@ -387,17 +462,26 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
 
 
 def _last_check(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
-    """The step of the monitor's last check, up to `step`; whether one is due after `step` and missing."""
-    checks = [line["step"] for line in read_metrics(workdir) if "monitor_flagged" in line and line["step"] <= step]
+    """The step of the monitor's last check, up to `step`; whether one is due after `step` and
+    missing.
+    """
+    checks = [
+        line["step"]
+        for line in read_metrics(workdir)
+        if "monitor_flagged" in line and line["step"] <= step
+    ]
     last = hosts.broadcast(max(checks, default=0))
     return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
 
 
 def _warn_of_versions(then: dict[str, str], now: dict[str, str]) -> None:
-    changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
+    changed = [
+        f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]
+    ]
     if changed:
         logger.warning(
-            "other versions than at the last save (%s): losses may differ in the last bits", ", ".join(changed)
+            "other versions than at the last save (%s): losses may differ in the last bits",
+            ", ".join(changed),
         )
 
 
@@ -408,16 +492,25 @@ def _log_start(workdir: pathlib.Path, opened: _Opened, mesh: Mesh, kernel: str) 
     plan = corpus.mixture
     logger.info(
         "%s, seed %d: %s, %s of %s from step %d, attention by %s, %s",
-        config.variant, config.seed, in_words(parameters, "parameter"), in_words(opened.steps, "step"),
-        in_words(config.training.batch_size, "row"), opened.start, kernel, workdir,
-    )  # fmt: skip
+        config.variant,
+        config.seed,
+        in_words(parameters, "parameter"),
+        in_words(opened.steps, "step"),
+        in_words(config.training.batch_size, "row"),
+        opened.start,
+        kernel,
+        workdir,
+    )
     devices = in_words(mesh.size, f"{jax.default_backend()} device")
     logger.info("memory of %s: %s", devices, memory.summary(config, mesh))
     logger.info(
         "documents: %d repeated, %d held out; an epoch has %d rows of kind %s%s",
-        len(plan.repeated), len(plan.held_out), opened.rows.rows_per_epoch, config.data.rows,
+        len(plan.repeated),
+        len(plan.held_out),
+        opened.rows.rows_per_epoch,
+        config.data.rows,
         "" if floor is None else f"; entropy floor {floor:.3f} nats per token",
-    )  # fmt: skip
+    )
     epochs = opened.rows.end / opened.rows.rows_per_epoch
     length = config.data.row_length
     without_answer = unanswered(corpus.table.without_answer(length), length)
@@ -432,4 +525,8 @@ def _summary(workdir: pathlib.Path) -> dict:
     latest = {}
     for line in read_metrics(workdir):
         latest |= line
-    return {name: latest[name] for name in latest if name not in ("gradient_norm", "learning_rate", "invalid_labels")}
+    return {
+        name: latest[name]
+        for name in latest
+        if name not in ("gradient_norm", "learning_rate", "invalid_labels")
+    }

@@ -1,4 +1,6 @@
-"""Estimates the memory of a training step by arithmetic, and refuses too large a model before anything is allocated."""
+"""Estimates the memory of a training step by arithmetic, and refuses too large a model before
+anything is allocated.
+"""
 
 import functools
 import math
@@ -19,15 +21,17 @@ _COPIES, _PROGRAM = 2, 0.4 * GIB
 # Parameters of a model whose steps are too large to be in a CPU's memory twice.
 _LARGE = 2**24
 _TABLE = "the table of contexts"
-# The compiler reuses buffers, so a step may need less than is counted here, but never less than the state.
+# The compiler reuses buffers, so a step may need less than is counted here, but never less than the
+# state.
 _MARGIN = 2
 
 
 def needed(config: Config, chips: int, platform: str | None = None) -> dict[str, float]:
-    """Bytes per chip by purpose. Counts the arrays of model/decoder.py; the compiler's buffers come on top.
+    """Bytes per chip by purpose. Counts the arrays of model/decoder.py; the compiler's buffers come
+    on top.
 
-    On a `platform` "cpu" also what was measured there: XLA's copies of parameters and moments while it updates them, and
-    the program itself.
+    On a `platform` "cpu" also what was measured there: XLA's copies of parameters and moments while
+    it updates them, and the program itself.
     """
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
     parts = sinks.partition(model, config.sinks)
@@ -35,13 +39,20 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
         sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
     )
     family = FAMILIES[model.family]
-    products = model.d_model + model.attention_width + 2 * model.key_width + hidden * (2 if family.gated else 1)
+    products = (
+        model.d_model
+        + model.attention_width
+        + 2 * model.key_width
+        + hidden * (2 if family.gated else 1)
+    )
     # Norms, residual stream, heads, activation, gated.
     everything = products + 4 * model.d_model + model.attention_width + 2 * hidden
     stored = {
-        "none": everything, "products": products + 2 * model.d_model, "attention": 2 * model.d_model,
+        "none": everything,
+        "products": products + 2 * model.d_model,
+        "attention": 2 * model.d_model,
         "full": model.d_model,
-    }[config.compute.remat]  # fmt: skip
+    }[config.compute.remat]
     tokens = config.training.batch_size * config.data.row_length / config.compute.accumulate / chips
     contexts = config.contexts.rows * model.d_model if config.sinks.traits.by_context else 0
     count = _parameters(config) - contexts
@@ -51,7 +62,9 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     tables, of_base = (in_tables(config) - contexts, width) if frozen else (0, STATE + GRADIENT)
     layers = of_base * (count - embeddings - tables) + (STATE + GRADIENT) * tables
     copied = _COPIES * (tables if frozen else count)
-    on_host = {"copies during the update": copied, "the program": _PROGRAM} if platform == "cpu" else {}
+    on_host = (
+        {"copies during the update": copied, "the program": _PROGRAM} if platform == "cpu" else {}
+    )
     return on_host | {
         "embeddings, their gradients and moments": of_base * embeddings / fsdp(config, chips),
         "layers, their gradients and moments": layers / fsdp(config, chips),
@@ -74,17 +87,25 @@ def _parameters(config: Config) -> int:
 
 
 def check_memory(config: Config, mesh: Mesh) -> None:
-    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most; or if it is not valid."""
-    parts, room = needed(validate(config), mesh.size), _room(mesh)  # what it inherits from its initial model is new
-    state = sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
+    """Raises InputError if a run does not fit on a device of the mesh, and names what takes most;
+    or if it is not valid.
+    """
+    # what it inherits from its initial model is new
+    parts, room = needed(validate(config), mesh.size), _room(mesh)
+    state = (
+        sum(size for name, size in parts.items() if "moments" in name) * STATE / (STATE + GRADIENT)
+    )
     state += parts.get(_TABLE, 0)
     if state <= room and sum(parts.values()) <= _MARGIN * room:
         return
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
     raise InputError(
-        f"a device has {room / GIB:,.1f} GiB of memory and this run needs some {sum(parts.values()) / GIB:,.1f}: "
-        f"{'; '.join(f'{name} {size / GIB:,.1f}' for name, size in largest)}; lower what they come from in config.model, "
-        "config.data.row_length, config.data.vocabulary_size or config.training.batch_size, or raise config.mesh.fsdp, "
+        f"a device has {room / GIB:,.1f} GiB of memory and this run needs some "
+        f"{sum(parts.values()) / GIB:,.1f}: "
+        f"{'; '.join(f'{name} {size / GIB:,.1f}' for name, size in largest)}; lower what they "
+        "come from in config.model, "
+        "config.data.row_length, config.data.vocabulary_size or config.training.batch_size, or "
+        "raise config.mesh.fsdp, "
         "config.compute.accumulate or config.compute.loss_chunks"
     )
 
@@ -127,4 +148,7 @@ def of_host() -> int:
 
 def on_a_device(placed) -> int:
     """Bytes on one device of a tree of arrays or shapes with shardings."""
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(placed))
+    return sum(
+        math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize
+        for a in jax.tree.leaves(placed)
+    )

@@ -1,7 +1,9 @@
-"""What a way of training does to a step: hooks that `step` and `optimizer` call and that methods override.
+"""What a way of training does to a step: hooks that `step` and `optimizer` call and that methods
+override.
 
-Sinks by document also slow down (`config.sinks.slows_at`): from some encounter on, a document trains everything but its
-sinks less and less, and its sinks as before. The gradient of the loss is scaled down, that of the sinks' weights back up.
+Sinks by document also slow down (`config.sinks.slows_at`): from some encounter on, a document
+trains everything but its sinks less and less, and its sinks as before. The gradient of the loss is
+scaled down, that of the sinks' weights back up.
 """
 
 from collections.abc import Callable
@@ -16,9 +18,11 @@ from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
 
-OF_CONTEXTS = "of_contexts"  # among the gradients: the loss at each context, summed as the gradients are
+# among the gradients: the loss at each context, summed as the gradients are
+OF_CONTEXTS = "of_contexts"
 _SINKS_ALONE = 2.0**-16  # scales a loss for shared weights; Polyak's step does not depend on it
-_LEAST_SQUARE = 1e-30  # of a gradient's norm: rows that no position has have gradients of 0, and steps of 0
+# of a gradient's norm: rows that no position has have gradients of 0, and steps of 0
+_LEAST_SQUARE = 1e-30
 LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
 
 
@@ -31,18 +35,26 @@ class Method:
     def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
         """Those of the forward pass on a batch or a microbatch.
 
-        Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row in the step's batch. With
-        sparse sinks it also has `sinks`, int32 (B, N, k): the table rows of each document; with sinks by context `contexts`,
-        int32 (B, T): the row of each position.
+        Besides the arrays of data/packing.py the batch has `rows`, int (B,): the index of each row
+        in the step's batch. With sparse sinks it also has `sinks`, int32 (B, N, k): the table rows
+        of each document; with sinks by context `contexts`, int32 (B, T): the row of each position.
         """
         return {}
 
     def slowing(self, batch: dict) -> tuple[jax.Array | None, GradientScale | None]:
-        """The scale of each position's gradient, float32 (B, T), and the weights that undo it; None: no scale."""
+        """The scale of each position's gradient, float32 (B, T), and the weights that undo it;
+        None: no scale.
+        """
         return None, None
 
     def gradients(
-        self, losses: Callable, params: dict, batch: dict, tokens: jax.Array, step: jax.Array, seed: jax.Array
+        self,
+        losses: Callable,
+        params: dict,
+        batch: dict,
+        tokens: jax.Array,
+        step: jax.Array,
+        seed: jax.Array,
     ) -> tuple[jax.Array, dict]:
         """(params, batch -> losses (B, T)) -> (their sum over `tokens`, gradients)."""
         return jax.value_and_grad(lambda params: losses(params, batch).sum() / tokens)(params)
@@ -52,7 +64,9 @@ class Method:
         return gradients
 
     def update_mask(self, batch: dict, seed: jax.Array) -> Callable[[tuple], jax.Array | bool]:
-        """Path of a parameter or moment -> bool, of each neuron or of all: whether the batch updates it."""
+        """Path of a parameter or moment -> bool, of each neuron or of all: whether the batch
+        updates it.
+        """
         return lambda path: True
 
     def clip(self) -> optax.GradientTransformation:
@@ -63,8 +77,8 @@ class Method:
 def clip_by_global_norm(most: float) -> optax.GradientTransformation:
     """optax's, as a product with one factor.
 
-    XLA's CPU backend computes it within the passes over the moments. It would store optax's quotients first, a quarter of
-    the memory that an update reads and writes.
+    XLA's CPU backend computes it within the passes over the moments. It would store optax's
+    quotients first, a quarter of the memory that an update reads and writes.
     """
 
     def clipped(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
@@ -91,15 +105,18 @@ class ByDocument(Method):
             return None, None
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
-        return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(learning_BT, self.parts["mlp"])
+        return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(
+            learning_BT, self.parts["mlp"]
+        )
 
 
 class ByContext(Method):
     """The sink of the context of each position is on.
 
-    Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were linear (Polyak 1969;
-    Loizou et al. 2021, arXiv:2002.10542). So they need no learning rate of their own, and have no
-    moments. Where a sink knows the next token, the shared weights have no gradient.
+    Sinks learn by Polyak's step: as far along the gradient as would take their loss to 0 if it were
+    linear (Polyak 1969; Loizou et al. 2021, arXiv:2002.10542). So they need no learning rate of
+    their own, and have no moments. Where a sink knows the next token, the shared weights have no
+    gradient.
     """
 
     def interventions(self, batch, step, seed):
@@ -109,14 +126,17 @@ class ByContext(Method):
         if not self.config.contexts.reads:
             return None, None
         later_BN = encounters(batch) > self.config.contexts.reads
-        return jnp.where((batch["contexts"] < sinks.NONE) & by_position(later_BN, batch), _SINKS_ALONE, 1.0), None
+        return jnp.where(
+            (batch["contexts"] < sinks.NONE) & by_position(later_BN, batch), _SINKS_ALONE, 1.0
+        ), None
 
     def gradients(self, losses, params, batch, tokens, step, seed):
         learning_BT, _ = self.slowing(batch)
 
         def mean(params: dict) -> tuple[jax.Array, jax.Array]:
             losses_BT = losses(params, batch)
-            scaled_BT = losses_BT if learning_BT is None else learning_BT * losses_BT  # as its gradient is
+            # as its gradient is
+            scaled_BT = losses_BT if learning_BT is None else learning_BT * losses_BT
             return losses_BT.sum() / tokens, jax.lax.stop_gradient(scaled_BT) / tokens
 
         (loss, losses_BT), gradients = jax.value_and_grad(mean, has_aux=True)(params)
@@ -130,7 +150,9 @@ class ByContext(Method):
             * of_rows
             / jnp.maximum((gradients[CONTEXTS] ** 2).sum(-1, keepdims=True), _LEAST_SQUARE)
         )
-        return {name: leaf for name, leaf in gradients.items() if name != OF_CONTEXTS} | {CONTEXTS: rows}
+        return {name: leaf for name, leaf in gradients.items() if name != OF_CONTEXTS} | {
+            CONTEXTS: rows
+        }
 
 
 class ByChance(Method):
@@ -140,17 +162,23 @@ class ByChance(Method):
         found, length = {}, batch["inputs"].shape[1]
         for site, parts in self.parts.items():
             if parts.sinks:
-                gates = sinks.chance_gates(step, batch["rows"], length, seed, parts, self.config.sinks, site)
+                gates = sinks.chance_gates(
+                    step, batch["rows"], length, seed, parts, self.config.sinks, site
+                )
                 found |= sinks.apply_gates(gates, None, site)
         return found
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
-    """How much each document of a batch trains everything but sinks, from 1 down to LEAST -> float32 (B, N)."""
+    """How much each document of a batch trains everything but sinks, from 1 down to LEAST ->
+    float32 (B, N).
+    """
     encounter_BN = jnp.maximum(encounters(batch), settings.slows_at).astype(jnp.float32)
     learning_BN = jnp.maximum((settings.slows_at / encounter_BN) ** settings.slowing_power, LEAST)
     if settings.by_group:  # documents without a group are not slowed
-        has_group_BN = sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
+        has_group_BN = (
+            sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
+        )
         learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
     return learning_BN
 
@@ -163,7 +191,8 @@ def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
 def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> GradientScale:
     """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
-    The gradients of a layer's other weights, including sinks of attention, and of earlier layers stay slowed.
+    The gradients of a layer's other weights, including sinks of attention, and of earlier layers
+    stay slowed.
     """
     return GradientScale(1 / learning_BT, of_sinks(parts))
 

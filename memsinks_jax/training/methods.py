@@ -1,7 +1,12 @@
 """All methods, by the `config.sinks.kind` that chooses them."""
 
 from memsinks_jax.config import Config
-from memsinks_jax.training.gradient_masking import MaskedActivations, MaskedWeights, Selective, SelectiveFrozen
+from memsinks_jax.training.gradient_masking import (
+    MaskedActivations,
+    MaskedWeights,
+    Selective,
+    SelectiveFrozen,
+)
 from memsinks_jax.training.method import ByChance, ByContext, ByDocument, Method
 from memsinks_jax.training.private import Private
 

@@ -1,11 +1,13 @@
-"""Finds documents that appear too often during training, and measures how much of them the model memorized.
+"""Finds documents that appear too often during training, and measures how much of them the model
+memorized.
 
-A count-min sketch in the train state counts every document of every batch, on the devices, over all hosts. It is saved,
-restored and summed like the rest of the state. Its memory does not grow with the corpus. Its counts are never too low. They
-are too high by about (encounters so far / counters), so raise `config.monitor.counters` for large corpora.
+A count-min sketch in the train state counts every document of every batch, on the devices, over all
+hosts. It is saved, restored and summed like the rest of the state. Its memory does not grow with
+the corpus. Its counts are never too low. They are too high by about (encounters so far / counters),
+so raise `config.monitor.counters` for large corpora.
 
-B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. Each part of a document that packing
-has split counts as one encounter.
+B rows of a batch, N documents of a row, R rows of the sketch, W counters in each. Each part of a
+document that packing has split counts as one encounter.
 """
 
 import json
@@ -51,7 +53,9 @@ def estimates(sketch_RW: np.ndarray, identities_K2: np.ndarray) -> np.ndarray:
 
 
 def _places(identities_K2, row: int, width: int):
-    """A hash of both lanes, different in every row -> uint32 (K,) below W; for arrays of jax and of numpy."""
+    """A hash of both lanes, different in every row -> uint32 (K,) below W; for arrays of jax and of
+    numpy.
+    """
     mixed_K = mix32(identities_K2[:, 0] + np.uint32(0x9E3779B9 * (row + 1) % 2**32))
     return mix32(mixed_K ^ identities_K2[:, 1]) % np.uint32(width)
 
@@ -59,8 +63,9 @@ def _places(identities_K2, row: int, width: int):
 class Monitor:
     """Flags documents that appear too often. Make it on every host; `check` is a collective call.
 
-    WORKDIR/flagged.jsonl gets a line for each: the step of the check, the document's id, how often it was seen, and its
-    index in the table of documents (null for an id without a document, as with `config.data.id_noise`).
+    WORKDIR/flagged.jsonl gets a line for each: the step of the check, the document's id, how often
+    it was seen, and its index in the table of documents (null for an id without a document, as with
+    `config.data.id_noise`).
 
     Args:
       own: this host's rows of a batch, see `sharding.own_rows`.
@@ -70,16 +75,26 @@ class Monitor:
     """
 
     def __init__(
-        self, config: Config, corpus: Corpus, rows: Rows, own: Iterable[int], workdir: pathlib.Path, start: int,
-        since: int, as_batches: Callable[..., list[dict]],
-    ):  # fmt: skip
+        self,
+        config: Config,
+        corpus: Corpus,
+        rows: Rows,
+        own: Iterable[int],
+        workdir: pathlib.Path,
+        start: int,
+        since: int,
+        as_batches: Callable[..., list[dict]],
+    ):
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
         self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
-        self._flagged = {line["id"]: line for line in read_lines(self._path) if line["step"] <= start}
+        self._flagged = {
+            line["id"]: line for line in read_lines(self._path) if line["step"] <= start
+        }
         if self._leads:
             drop_later_lines(self._path, start)
-        # Observe again what was read since the last check, so that a resumed run finds the same as an uninterrupted one.
+        # Observe again what was read since the last check, so that a resumed run finds the same as
+        # an uninterrupted one.
         size = config.training.batch_size
         self._window: set[int] = set()
         for step in range(since, start):
@@ -87,35 +102,51 @@ class Monitor:
                 self.observe(rows[step * size + place]["identities"])
 
     def observe(self, identities_BN2: np.ndarray) -> None:
-        """Records this host's rows of a batch. Hosts may share rows: only which documents came matters, not how often."""
+        """Records this host's rows of a batch. Hosts may share rows: only which documents came
+        matters, not how often.
+        """
         self._window.update(as_numbers(identities_BN2.reshape(-1, 2)).tolist())
 
-    def check(self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]) -> dict[str, float]:
-        """Flags documents that were seen too often since the last check, and measures the first `probes` flagged ones.
+    def check(
+        self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]
+    ) -> dict[str, float]:
+        """Flags documents that were seen too often since the last check, and measures the first
+        `probes` flagged ones.
 
         Args:
           measure: (batches, mode of the sinks) -> nats per token of the current model.
         Returns:
-          {"monitor_flagged": documents so far, "monitor_loss": their loss with the sinks dropped, "monitor_loss_own": with
-          their own, if the model has sinks}; without losses while no document is flagged.
+          {"monitor_flagged": documents so far, "monitor_loss": their loss with the sinks dropped,
+          "monitor_loss_own": with their own, if the model has sinks}; without losses while no
+          document is flagged.
         """
         numbers = hosts.union(np.array(sorted(self._window - {0}), np.uint64))
         self._window = set()
-        identities = np.stack([numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=1).astype(np.uint32)
+        identities = np.stack(
+            [numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)], axis=1
+        ).astype(np.uint32)
         seen = estimates(sketch_RW, identities)
         often = np.flatnonzero(seen > self._settings.seen_over)
-        new = [place for place in often.tolist() if ids.to_hex(identities[place]) not in self._flagged]
+        new = [
+            place for place in often.tolist() if ids.to_hex(identities[place]) not in self._flagged
+        ]
         which, documents = self._corpus.table.documents_of(identities[new])
-        index = dict(zip(which[::-1].tolist(), documents[::-1].tolist(), strict=True))  # the first occurrence of each
+        # the first occurrence of each
+        index = dict(zip(which[::-1].tolist(), documents[::-1].tolist(), strict=True))
         for number, place in enumerate(new):
             name = ids.to_hex(identities[place])
-            self._flag({"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)})
+            self._flag(
+                {"step": step, "id": name, "seen": int(seen[place]), "index": index.get(number)}
+            )
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
         probes = self._corpus.answering(np.array(probes, np.int64))[: self._settings.probes]
         if len(probes):
             batches = self._as_batches(probes)
-            found |= {f"monitor_loss{suffix}": measure(batches, mode) for mode, suffix in self._modes.items()}
+            found |= {
+                f"monitor_loss{suffix}": measure(batches, mode)
+                for mode, suffix in self._modes.items()
+            }
         return found
 
     def _flag(self, line: dict) -> None:

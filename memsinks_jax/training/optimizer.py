@@ -1,4 +1,6 @@
-"""AdamW or Muon, and their schedules. Rules over the paths decide which parameters decay, and which belong to sinks."""
+"""AdamW or Muon, and their schedules. Rules over the paths decide which parameters decay, and which
+belong to sinks.
+"""
 
 import re
 from collections.abc import Callable
@@ -14,8 +16,8 @@ from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.paths import first_match, path_name
 
-# Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an error.
-# nanoGPT's rule: matrices decay, biases and norms do not.
+# Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an
+# error. nanoGPT's rule: matrices decay, biases and norms do not.
 DECAY_RULES = (
     (r"(^|/)(token|position)_embedding$", True),
     (r"_kernel$", True),
@@ -24,17 +26,20 @@ DECAY_RULES = (
     (r"_norm/(scale|bias)$", False),
 )
 
-# Matrices that Muon updates, (L, in, out). AdamW updates the rest, with embeddings and head (Jordan 2024).
+# Matrices that Muon updates, (L, in, out). AdamW updates the rest, with embeddings and head (Jordan
+# 2024).
 MUON = r"(^|/)layers/\w+_kernel$"
-# Root mean square of AdamW's updates. Scaled to it, Muon can use the same learning rate and decay (Liu et al. 2025, 2.2).
+# Root mean square of AdamW's updates. Scaled to it, Muon can use the same learning rate and decay
+# (Liu et al. 2025, 2.2).
 _MUON_RMS = 0.2
 _EPSILON = 1e-8  # of Adam, as in optax
 
 # Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
 
-# Ordered (regex, (site, axis of its sinks) or None): the weights for which sinks can have their own learning rate.
-# Of attention, those that read the sinks. Those that make them also serve shared outputs if heads share keys and values.
+# Ordered (regex, (site, axis of its sinks) or None): the weights for which sinks can have their own
+# learning rate. Of attention, those that read the sinks. Those that make them also serve shared
+# outputs if heads share keys and values.
 SINK_RULES = (
     (r"(^|/)(up|gate)_(kernel|bias)$", ("mlp", -1)),
     (r"(^|/)down_kernel$", ("mlp", -2)),
@@ -46,10 +51,12 @@ SINK_RULES = (
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Rises linearly over the warmup to the peak, and has `final_fraction` of it at the last of `steps` updates, steps - 1.
+    """Rises linearly over the warmup to the peak, and has `final_fraction` of it at the last of
+    `steps` updates, steps - 1.
 
-    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024, arXiv:2404.06395). With
-    too few updates the warmup gives way: two have the peak and the final rate, and a single one has the final rate.
+    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024,
+    arXiv:2404.06395). With too few updates the warmup gives way: two have the peak and the final
+    rate, and a single one has the final rate.
     """
     warmup = max(min(config.warmup_steps, int(config.warmup_fraction * steps), steps - 2), 0)
     first, peak, last = (
@@ -61,14 +68,18 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
         return optax.linear_schedule(last, last, 1)
     if config.schedule == "wsd":
         decay = max(min(int(config.decay_fraction * steps), steps - 1 - warmup), 1)
-        parts = [optax.linear_schedule(first, peak, warmup), optax.constant_schedule(peak),
-                 optax.linear_schedule(peak, last, decay)]  # fmt: skip
+        parts = [
+            optax.linear_schedule(first, peak, warmup),
+            optax.constant_schedule(peak),
+            optax.linear_schedule(peak, last, decay),
+        ]
         return optax.join_schedules(parts, [warmup, steps - 1 - decay])
     return optax.warmup_cosine_decay_schedule(first, peak, warmup, steps - 1, last)
 
 
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
-    """Clipping by the method, then AdamW or Muon. Moments are float32 and shaped like the parameters.
+    """Clipping by the method, then AdamW or Muon. Moments are float32 and shaped like the
+    parameters.
 
     Raises:
       InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
@@ -76,8 +87,10 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
     settings = config.optimizer
     if not settings.base_multiple and not (sinks.has_tables(config) and sinks.has_sinks(config)):
         raise InputError(
-            "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows of tables, and this model "
-            "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple above 0"
+            "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows "
+            "of tables, and this model "
+            "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple "
+            "above 0"
         )
     direction = scale_by_adam(settings.b1, settings.b2)
     if settings.kind == "muon":
@@ -101,7 +114,9 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
 
 
 def _by_row(params: dict) -> dict:
-    return jax.tree_util.tree_map_with_path(lambda path, _: "rows" if path_name(path) == CONTEXTS else "rest", params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "rows" if path_name(path) == CONTEXTS else "rest", params
+    )
 
 
 def scale_by_muon() -> optax.GradientTransformation:
@@ -112,7 +127,9 @@ def scale_by_muon() -> optax.GradientTransformation:
 
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
     return optax.chain(
-        optax.contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: axes, tree)),
+        optax.contrib.scale_by_muon(
+            weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: axes, tree)
+        ),
         optax.stateless(lambda updates, params: jax.tree.map(resized, updates)),
     )
 
@@ -125,13 +142,16 @@ def _by_muon(params) -> dict:
 
 
 def _check_matrices(config: Config) -> None:
-    """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on for no document."""
+    """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on
+    for no document.
+    """
     parts = sinks.partitions(config)
     if config.sinks.traits.tied and (
         parts["attention"].sinks or (parts["mlp"].sinks and not sinks.is_sparse(config.sinks))
     ):
         raise InputError(
-            "config.optimizer.kind is muon, which would move sinks that are off; set config.sinks.sparse=True, "
+            "config.optimizer.kind is muon, which would move sinks that are off; set "
+            "config.sinks.sparse=True, "
             "sampling=floyd and attention_fraction=0, or train without sinks"
         )
 
@@ -141,7 +161,9 @@ Accept = Callable[[tuple, jax.Array], jax.Array | bool]
 
 
 class RowAdamState(NamedTuple):
-    """Moments, and the number of updates: int32 () for everything but tables, (M,) for the rows of each table."""
+    """Moments, and the number of updates: int32 () for everything but tables, (M,) for the rows of
+    each table.
+    """
 
     count: jax.Array
     counts: dict
@@ -150,18 +172,30 @@ class RowAdamState(NamedTuple):
 
 
 def scale_by_adam(b1: float, b2: float) -> optax.GradientTransformationExtraArgs:
-    """optax.scale_by_adam, with a bias correction by the number of updates of each row of the tables, if there are any.
+    """optax.scale_by_adam, with a bias correction by the number of updates of each row of the
+    tables, if there are any.
 
-    Its update takes `accept`, which decides whether the moments of a parameter change. They do not have to be kept for that
-    after the update, and are made before the direction is: so XLA's CPU backend writes them in place. It would
-    copy them first, a third of the memory of a step without its state.
+    Its update takes `accept`, which decides whether the moments of a parameter change. They do not
+    have to be kept for that after the update, and are made before the direction is: so XLA's CPU
+    backend writes them in place. It would copy them first, a third of the memory of a step without
+    its state.
     """
 
     def init(params) -> optax.ScaleByAdamState | RowAdamState:
-        count, zeros = jnp.zeros((), jnp.int32), [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
-        tables = {name: leaf for name, leaf in params.items() if re.search(TABLE, name) and jax.tree.leaves(leaf)}
-        counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in tables.items()}  # others' are masked
-        return RowAdamState(count, counts, *zeros) if counts else optax.ScaleByAdamState(count, *zeros)
+        count, zeros = (
+            jnp.zeros((), jnp.int32),
+            [jax.tree.map(jnp.zeros_like, params) for _ in range(2)],
+        )
+        tables = {
+            name: leaf
+            for name, leaf in params.items()
+            if re.search(TABLE, name) and jax.tree.leaves(leaf)
+        }
+        # others' are masked
+        counts = {name: jnp.zeros(len(leaf), jnp.int32) for name, leaf in tables.items()}
+        return (
+            RowAdamState(count, counts, *zeros) if counts else optax.ScaleByAdamState(count, *zeros)
+        )
 
     def update(
         gradients, state, params=None, *, accept: Accept = lambda path, leaf: True
@@ -174,7 +208,9 @@ def scale_by_adam(b1: float, b2: float) -> optax.GradientTransformationExtraArgs
 
         mu = jax.tree_util.tree_map_with_path(moment(1, b1), gradients, state.mu)
         nu = jax.tree_util.tree_map_with_path(moment(2, b2), gradients, state.nu)
-        mu, nu = jax.lax.platform_dependent((mu, nu), cpu=jax.lax.optimization_barrier, default=lambda moments: moments)
+        mu, nu = jax.lax.platform_dependent(
+            (mu, nu), cpu=jax.lax.optimization_barrier, default=lambda moments: moments
+        )
         counted = {"count": state.count + 1}
         if isinstance(state, RowAdamState):
             counted["counts"] = jax.tree.map(lambda count: count + 1, state.counts)
@@ -184,25 +220,34 @@ def scale_by_adam(b1: float, b2: float) -> optax.GradientTransformationExtraArgs
             times = times.reshape(times.shape + (1,) * (mu.ndim - times.ndim)).astype(jnp.float32)
             return mu / (1 - b1**times) / (jnp.sqrt(nu / (1 - b2**times)) + _EPSILON)
 
-        return jax.tree_util.tree_map_with_path(direction, mu, nu), state._replace(mu=mu, nu=nu, **counted)
+        return jax.tree_util.tree_map_with_path(direction, mu, nu), state._replace(
+            mu=mu, nu=nu, **counted
+        )
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def accepted(accept: Accept, updated, before):
-    """Parameters and optimizer state after an update where it is accepted, elsewhere those before it."""
+    """Parameters and optimizer state after an update where it is accepted, elsewhere those before
+    it.
+    """
     adams = optax.ScaleByAdamState, RowAdamState
 
     def choose(path: tuple, new, old):
         if not isinstance(new, adams):
             return jnp.where(accept(path, old), new, old)
         rest = [
-            {name: part for name, part in state._asdict().items() if name not in ("mu", "nu")} for state in (new, old)
+            {name: part for name, part in state._asdict().items() if name not in ("mu", "nu")}
+            for state in (new, old)
         ]
-        chosen = jax.tree_util.tree_map_with_path(lambda below, *pair: choose((*path, *below), *pair), *rest)
+        chosen = jax.tree_util.tree_map_with_path(
+            lambda below, *pair: choose((*path, *below), *pair), *rest
+        )
         return new._replace(**chosen)  # scale_by_adam has chosen the moments
 
-    return jax.tree_util.tree_map_with_path(choose, updated, before, is_leaf=lambda node: isinstance(node, adams))
+    return jax.tree_util.tree_map_with_path(
+        choose, updated, before, is_leaf=lambda node: isinstance(node, adams)
+    )
 
 
 def split(config: Config, params: dict) -> tuple[dict, dict]:
@@ -219,10 +264,12 @@ def is_table(path: tuple) -> bool:
 
 
 def scale_sinks(config: Config) -> optax.GradientTransformation:
-    """Multiplies updates, including decay: of the sinks' weights by `config.sinks.learning_rate_multiple`, of all others by
-    `config.optimizer.base_multiple`."""
+    """Multiplies updates, including decay: of the sinks' weights by
+    `config.sinks.learning_rate_multiple`, of all others by `config.optimizer.base_multiple`.
+    """
     base, of_sinks = config.optimizer.base_multiple, config.sinks.learning_rate_multiple
-    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}  # all of its rows are sinks
+    # all of its rows are sinks
+    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         rule = first_match(SINK_RULES, path_name(path))
@@ -232,9 +279,13 @@ def scale_sinks(config: Config) -> optax.GradientTransformation:
         factor = jnp.where(jnp.arange(update.shape[axis]) < parts[site].shared, base, of_sinks)
         return update * factor.reshape(factor.shape + (1,) * (-1 - axis))
 
-    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates))
+    return optax.stateless(
+        lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates)
+    )
 
 
 def decay_mask(params) -> dict:
     """True where weight decay applies, by DECAY_RULES."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: first_match(DECAY_RULES, path_name(path)), params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: first_match(DECAY_RULES, path_name(path)), params
+    )

@@ -13,8 +13,12 @@ def path_name(path: tuple) -> str:
 
 
 def first_match(rules: tuple, name: str):
-    """The value of the first (regex, value) whose regex matches in `name`. Raises InputError if none does."""
+    """The value of the first (regex, value) whose regex matches in `name`. Raises InputError if
+    none does.
+    """
     for pattern, value in rules:
         if re.search(pattern, name):
             return value
-    raise InputError(f"parameter {name} is covered by no rule; add one to {[pattern for pattern, _ in rules]}")
+    raise InputError(
+        f"parameter {name} is covered by no rule; add one to {[pattern for pattern, _ in rules]}"
+    )

@@ -1,4 +1,5 @@
-"""DP-SGD (Abadi et al. 2016): every row's gradient is clipped, and noise is added to their sum. By optax's aggregation.
+"""DP-SGD (Abadi et al. 2016): every row's gradient is clipped, and noise is added to their sum. By
+optax's aggregation.
 
 It protects a row. A document that is read k times is in k of them. No epsilon is computed here.
 """
@@ -18,18 +19,24 @@ class Private(Method):
         super().__init__(config)
         if config.sinks.kind != "none" or config.compute.accumulate > 1:
             raise InputError(
-                f"config.private.noise_multiplier is {config.private.noise_multiplier:g}, and DP-SGD trains a model without "
-                "sinks, a whole batch at once; set config.sinks.kind=none and config.compute.accumulate=1"
+                f"config.private.noise_multiplier is {config.private.noise_multiplier:g}, and "
+                "DP-SGD trains a model without "
+                "sinks, a whole batch at once; set config.sinks.kind=none and "
+                "config.compute.accumulate=1"
             )
 
     def gradients(self, losses, params, batch, tokens, step, seed):
-        """The gradient is the mean of the rows' clipped ones, with noise, a function of (seed, step).
+        """The gradient is the mean of the rows' clipped ones, with noise, a function of (seed,
+        step).
 
         A row's loss is the mean of its own tokens.
         """
 
         def of_row(row: dict) -> tuple[jax.Array, dict]:
-            alone, count = jax.tree.map(lambda x: x[None], row), jnp.maximum(row["weights"].sum(), 1.0)
+            alone, count = (
+                jax.tree.map(lambda x: x[None], row),
+                jnp.maximum(row["weights"].sum(), 1.0),
+            )
             return jax.value_and_grad(lambda p: losses(p, alone).sum() / count)(params)
 
         loss_B, gradients_B = jax.vmap(of_row)(batch)

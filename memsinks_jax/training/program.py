@@ -10,15 +10,19 @@ from memsinks_jax.config import Config
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
-# XLA on TPUs would pass parts of a weight around while it multiplies by them. Such loops over narrow slices take twice the
-# time of gathering the weight first. Above this size, in MiB, they are allowed.
+# XLA on TPUs would pass parts of a weight around while it multiplies by them. Such loops over
+# narrow slices take twice the time of gathering the weight first. Above this size, in MiB, they are
+# allowed.
 _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
 class Program(NamedTuple):
-    """A train step for a mesh, and its inputs as shapes with shardings. Trace and call it within `jax.set_mesh`."""
+    """A train step for a mesh, and its inputs as shapes with shardings. Trace and call it within
+    `jax.set_mesh`.
+    """
 
-    init: jax.stages.Wrapped  # () -> a fresh state; (parameters, which are donated) -> a state that begins with them
+    # () -> a fresh state; (parameters, which are donated) -> a state that begins with them
+    init: jax.stages.Wrapped
     step: jax.stages.Wrapped  # (state, batch, seed) -> (state, metrics); the state is donated
     state: TrainState
     batch: dict[str, jax.ShapeDtypeStruct]
@@ -29,7 +33,8 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     """The program of a run of `steps` steps, whose rows hold at most `documents_per_row` documents.
 
     Raises:
-      InputError: the mesh does not divide the batch or a parameter, or the attention kernel cannot run there.
+      InputError: the mesh does not divide the batch or a parameter, or the attention kernel cannot
+      run there.
     """
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     shapes = jax.eval_shape(lambda: init_state(config, steps))
@@ -37,11 +42,18 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     rows = NamedSharding(mesh, sharding.BATCH)
     whole = sharding.replicated(mesh)
     size, length = config.training.batch_size, config.data.row_length
-    kinds = dict.fromkeys(("inputs", "targets", "segments", "positions"), np.int32) | {"weights": np.float32}
+    kinds = dict.fromkeys(("inputs", "targets", "segments", "positions"), np.int32) | {
+        "weights": np.float32
+    }
     if config.sinks.traits.by_context:
         kinds["contexts"] = np.int32
-    batch = {name: jax.ShapeDtypeStruct((size, length), kind, sharding=rows) for name, kind in kinds.items()}
-    batch["identities"] = jax.ShapeDtypeStruct((size, documents_per_row, 2), np.uint32, sharding=rows)
+    batch = {
+        name: jax.ShapeDtypeStruct((size, length), kind, sharding=rows)
+        for name, kind in kinds.items()
+    }
+    batch["identities"] = jax.ShapeDtypeStruct(
+        (size, documents_per_row, 2), np.uint32, sharding=rows
+    )
     shardings = jax.tree.map(lambda shape: shape.sharding, state)
     platform = mesh.devices.flat[0].platform
     for name, kind in {"repeated": np.bool_, "seen": np.int32}.items():
@@ -54,5 +66,9 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
         donate_argnums=0,
         compiler_options=_TPU_OPTIONS if platform == "tpu" else None,
     )
-    init = jax.jit(lambda *params: init_state(config, steps, *params), out_shardings=shardings, donate_argnums=0)
+    init = jax.jit(
+        lambda *params: init_state(config, steps, *params),
+        out_shardings=shardings,
+        donate_argnums=0,
+    )
     return Program(init, step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))

@@ -1,7 +1,8 @@
-"""The hosts of a run rendezvous before jax starts: jax would abort without naming the missing hosts.
+"""The hosts of a run rendezvous before jax starts: jax would abort without naming the missing
+hosts.
 
-Process 0 listens at the coordinator's address. The others connect and send their number. When all are connected, or time
-is up, it sends each of them the result. Standard library only.
+Process 0 listens at the coordinator's address. The others connect and send their number. When all
+are connected, or time is up, it sends each of them the result. Standard library only.
 """
 
 import contextlib
@@ -12,8 +13,11 @@ import time
 _RETRY_SECONDS = 0.2
 
 
-def missing_hosts(coordinator: str, processes: int, process: int, seconds: float) -> list[int] | None:
-    """Waits until all hosts are there -> [], or until the timeout in seconds -> the numbers of the missing ones.
+def missing_hosts(
+    coordinator: str, processes: int, process: int, seconds: float
+) -> list[int] | None:
+    """Waits until all hosts are there -> [], or until the timeout in seconds -> the numbers of the
+    missing ones.
 
     None: process 0 could not be reached.
 
@@ -48,10 +52,12 @@ def _gather(place: tuple[str, int], processes: int, end: float) -> list[int]:
 
 def _report(place: tuple[str, int], process: int, end: float, seconds: float) -> list[int] | None:
     while (left := end - time.monotonic()) > 0:
-        refused = contextlib.suppress(OSError, ValueError, KeyError)  # not listening yet, or another program
+        # not listening yet, or another program
+        refused = contextlib.suppress(OSError, ValueError, KeyError)
         with refused, socket.create_connection(place, timeout=left) as connection:
             connection.sendall(json.dumps({"process": process}).encode() + b"\n")
-            connection.settimeout(left + seconds)  # process 0 may have started later, and then waits longer
+            # process 0 may have started later, and then waits longer
+            connection.settimeout(left + seconds)
             return json.loads(connection.makefile().readline())["missing"]
         time.sleep(_RETRY_SECONDS)
     return None

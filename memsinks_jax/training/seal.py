@@ -1,8 +1,9 @@
 """The seal of a checkpoint: digests that detect and name later damage.
 
-`seal.json` holds the size of every file and the hash of every file, except large ones of arrays. Orbax stores zarr chunks in
-OCDBT, which has checksums of its index but not of the chunks. Reading them back for a hash would take as long as writing
-them, so the arrays have digests instead. The devices compute them before the save, and every reader computes them again.
+`seal.json` holds the size of every file and the hash of every file, except large ones of arrays.
+Orbax stores zarr chunks in OCDBT, which has checksums of its index but not of the chunks. Reading
+them back for a hash would take as long as writing them, so the arrays have digests instead. The
+devices compute them before the save, and every reader computes them again.
 """
 
 import concurrent.futures
@@ -36,7 +37,9 @@ _INDEX_CACHE_BYTES = 10**8  # of OCDBT, as in Orbax
 
 
 def is_stacked(name: str) -> bool:
-    """Whether axis 0 of an array is the layers. Such arrays are stored, read and digested layer by layer."""
+    """Whether axis 0 of an array is the layers. Such arrays are stored, read and digested layer by
+    layer.
+    """
     return "layers/" in name
 
 
@@ -46,7 +49,8 @@ def needs_digests(items: dict) -> bool:
 
 
 def digests(items: dict) -> dict[str, list[int]]:
-    """{'params/layers/up_kernel': [one for each layer], 'params/token_embedding': [one], ...}: 32 bits each.
+    """{'params/layers/up_kernel': [one for each layer], 'params/token_embedding': [one], ...}: 32
+    bits each.
 
     Computed on the devices, in one pass over their memory. The same for any sharding. Collective.
 
@@ -64,7 +68,9 @@ def digests(items: dict) -> dict[str, list[int]]:
 def _digests_on_devices(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     def of_array(name: str, array: jax.Array) -> jax.Array:
         first = int(is_stacked(name))
-        bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint32)
+        bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(
+            jnp.uint32
+        )
         index = jnp.zeros(array.shape, jnp.uint32)
         for axis in range(first, array.ndim):
             stride = np.uint32(math.prod(array.shape[axis + 1 :]) % 2**32)
@@ -86,12 +92,16 @@ def digest(array: np.ndarray) -> int:
 
 
 def _mixed(bits, index):
-    """A hash of elements, uint32, and their places: any change to one changes the sum of all, whatever the sharding."""
+    """A hash of elements, uint32, and their places: any change to one changes the sum of all,
+    whatever the sharding.
+    """
     return mix32(bits ^ (index * np.uint32(0x9E3779B1)))
 
 
 def array_opener(item: pathlib.Path) -> Callable[[str], tensorstore.TensorStore]:
-    """-> a function that opens an array of a checkpoint's item by its name, as 'layers/up_kernel'. All share an index."""
+    """-> a function that opens an array of a checkpoint's item by its name, as 'layers/up_kernel'.
+    All share an index.
+    """
     context = tensorstore.Context({"cache_pool#index": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
 
     @cache
@@ -126,7 +136,8 @@ def find_damage(
     Args:
       items: the items to check; no byte of the others is read.
       share: (part of the work to do, number of parts).
-      arrays: whether to read arrays with digests. If not, compare the digests when they are restored.
+      arrays: whether to read arrays with digests. If not, compare the digests when they are
+      restored.
     """
     part, parts = share
     others = set(ITEMS) - set(items)
@@ -135,7 +146,11 @@ def find_damage(
         json.loads((folder / reading).read_text())
         reading = _SEAL
         sealed = json.loads((folder / reading).read_text())["files"]
-        sealed = {name: of_file for name, of_file in sorted(sealed.items()) if name.split("/")[0] not in others}
+        sealed = {
+            name: of_file
+            for name, of_file in sorted(sealed.items())
+            if name.split("/")[0] not in others
+        }
         for name in _UNSEALED:
             if not (folder / name).is_file():
                 return f"{name} is missing"
@@ -143,11 +158,16 @@ def find_damage(
             for name in sorted(_files(folder).keys() - sealed.keys()):
                 if name.split("/")[0] not in others:
                     return f"{name} was added later"
-        checks = [partial(_damage_of_file, folder, name, size, hashed) for name, (size, hashed) in sealed.items()]
+        checks = [
+            partial(_damage_of_file, folder, name, size, hashed)
+            for name, (size, hashed) in sealed.items()
+        ]
         if arrays:
             reading = PROGRESS
             expected = _digests_in(folder)
-            checks += [check for item in items for check in _checks_of_arrays(folder, item, expected)]
+            checks += [
+                check for item in items for check in _checks_of_arrays(folder, item, expected)
+            ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{reading} cannot be read ({error})"
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -166,7 +186,9 @@ def _damage_of_file(folder: pathlib.Path, name: str, size: int, hashed: str | No
         return f"{name} cannot be read ({error})"
 
 
-def _checks_of_arrays(folder: pathlib.Path, item: str, expected: dict[str, list[int]]) -> Iterator[Callable]:
+def _checks_of_arrays(
+    folder: pathlib.Path, item: str, expected: dict[str, list[int]]
+) -> Iterator[Callable]:
     open_array = array_opener(folder / item)
     for name in sorted(expected):
         if name.startswith(f"{item}/"):
@@ -181,14 +203,18 @@ def _damage_of_slice(
     item, array = name.split("/", 1)
     try:
         store = open_array(array)
-        if digest(np.asarray((store if layer is None else store[layer]).read().result())) == expected:
+        if (
+            digest(np.asarray((store if layer is None else store[layer]).read().result()))
+            == expected
+        ):
             return None
         problem = "was changed"
     except (ValueError, OSError) as error:  # of whatever is damaged, tensorstore makes a ValueError
         problem = f"cannot be read ({str(error).splitlines()[0]})"
     try:
         files = [f"{item}/{file}" for file in _files_of_slice(folder / item, array, layer)]
-    except (ValueError, OSError, LookupError):  # the index itself is damaged; the error above names its file
+    # the index itself is damaged; the error above names its file
+    except (ValueError, OSError, LookupError):
         files = []
     what = name if layer is None else f"layer {layer} of {name}"
     return f"{what} {problem}{', which is in ' if files else ''}{' and '.join(files)}"
@@ -205,7 +231,9 @@ def _files_of_slice(item: pathlib.Path, array: str, layer: int | None) -> list[s
                 walk(entry["location"], prefix + entry.get("subtree_common_prefix", b"").decode())
             elif "indirect_value" in entry:  # value:FOLDER:FILE:OFFSET:LENGTH
                 name, _, chunk = (prefix + entry["key"].decode()).rpartition("/")
-                if name == array.replace("/", ".") and (layer is None or chunk.split(".")[0] == str(layer)):
+                if name == array.replace("/", ".") and (
+                    layer is None or chunk.split(".")[0] == str(layer)
+                ):
                     found.add("".join(entry["indirect_value"].split(":")[1:3]))
 
     walk(tensorstore.ocdbt.dump(base).result()["versions"][-1]["root"]["location"], "")

@@ -1,4 +1,6 @@
-"""One update: forward with the run's interventions, loss, gradient, guard, AdamW. Everything here is traced once."""
+"""One update: forward with the run's interventions, loss, gradient, guard, AdamW. Everything here
+is traced once.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +23,9 @@ from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimi
 
 
 class TrainState(NamedTuple):
-    """The state that an update changes and a checkpoint holds. `step` counts finished updates, int32 ()."""
+    """The state that an update changes and a checkpoint holds. `step` counts finished updates,
+    int32 ().
+    """
 
     step: jax.Array
     params: dict
@@ -31,8 +35,9 @@ class TrainState(NamedTuple):
 
 
 def init_state(config: Config, steps: int, params: dict | None = None) -> TrainState:
-    """Zero moments, and parameters: fresh ones from the config's seed (float32), or those given. Trace it with
-    `jax.eval_shape` for shapes."""
+    """Zero moments, and parameters: fresh ones from the config's seed (float32), or those given.
+    Trace it with `jax.eval_shape` for shapes.
+    """
     if params is None:
         params = build_model(config)[0].init(jax.random.key(config.seed, impl="threefry2x32"))
     trained, frozen = split(config, params)
@@ -40,29 +45,44 @@ def init_state(config: Config, steps: int, params: dict | None = None) -> TrainS
     # What is frozen is only read, in the type of activations.
     params = trained | jax.tree.map(lambda leaf: leaf.astype(config.model.dtype), frozen)
     return TrainState(
-        jnp.zeros((), jnp.int32), params, optimizer, init_guard(config.training), monitor.init_sketch(config)
+        jnp.zeros((), jnp.int32),
+        params,
+        optimizer,
+        init_guard(config.training),
+        monitor.init_sketch(config),
     )
 
 
 def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
-    """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32 ().
+    """(state, batch, seed) -> (state, metrics). The batch is that of data/packing.py, seed a uint32
+    ().
 
-    Metrics: `train_loss` (nats per token, sum over tokens / number of tokens of the global batch), `tokens`,
-    `invalid_labels` (targets outside the vocabulary; they are left out), `gradient_norm` before clipping,
-    `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is build_model's.
+    Metrics: `train_loss` (nats per token, sum over tokens / number of tokens of the global batch),
+    `tokens`, `invalid_labels` (targets outside the vocabulary; they are left out), `gradient_norm`
+    before clipping, `learning_rate`, `skipped_updates` so far and `skipped_in_a_row`. `platform` is
+    build_model's.
     """
     model, parts = build_model(config, platform)
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
     method, sparse = method_of(config), sinks.has_tables(config)
 
-    def losses_of(frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array) -> jax.Array:
+    def losses_of(
+        frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array
+    ) -> jax.Array:
         """The losses of a batch or a microbatch, (B, T)."""
         learning_BT, gradient_scale = method.slowing(batch)
-        inputs_BT, positions_BT, segments_BT = batch["inputs"], batch["positions"], batch["segments"]
+        inputs_BT, positions_BT, segments_BT = (
+            batch["inputs"],
+            batch["positions"],
+            batch["segments"],
+        )
         if config.data.across_documents:
             segments_BT = jnp.minimum(segments_BT, 1)
         read_out = partial(
-            token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"], chunks=config.compute.loss_chunks
+            token_losses,
+            targets_BT=batch["targets"],
+            weights_BT=batch["weights"],
+            chunks=config.compute.loss_chunks,
         )
         gates = method.interventions(batch, step, seed)
         losses_BT = model(
@@ -91,18 +111,28 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
         def loss_and_gradients(part: dict) -> tuple[jax.Array, dict]:
             losses = partial(losses_of, frozen, step=state.step, seed=seed)
             # Over the tokens of the whole batch.
-            return method.gradients(losses, params, part, jnp.maximum(tokens, 1.0), state.step, seed)
+            return method.gradients(
+                losses, params, part, jnp.maximum(tokens, 1.0), state.step, seed
+            )
 
         loss, gradients = _summed_over_parts(loss_and_gradients, batch, config.compute.accumulate)
         gradients = method.steps(gradients)
-        gradient_norm = optax.tree.norm({name: leaf for name, leaf in gradients.items() if name != CONTEXTS})
+        gradient_norm = optax.tree.norm(
+            {name: leaf for name, leaf in gradients.items() if name != CONTEXTS}
+        )
         accept, guard = check_update(state.guard, loss, gradient_norm, config.training)
         update_mask = method.update_mask(batch, seed)
 
         def changes(path: tuple, leaf: jax.Array) -> jax.Array:
-            return accept & update_mask(path) & (active_rows.update_mask(path, leaf, rows) if sparse else True)
+            return (
+                accept
+                & update_mask(path)
+                & (active_rows.update_mask(path, leaf, rows) if sparse else True)
+            )
 
-        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params, accept=changes)
+        updates, optimizer_state = optimizer.update(
+            gradients, optimizer_state, params, accept=changes
+        )
         updated = accepted(changes, (optax.apply_updates(params, updates), optimizer_state), before)
         if sparse:
             updated = active_rows.scatter((trained, state.optimizer), updated, rows)
@@ -111,7 +141,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "tokens": tokens,
             "invalid_labels": invalid_labels,
             "gradient_norm": gradient_norm,
-            "learning_rate": schedule(state.guard.accepted),  # the optimizer counts only updates that were made
+            # the optimizer counts only updates that were made
+            "learning_rate": schedule(state.guard.accepted),
             "skipped_updates": guard.skipped,
             "skipped_in_a_row": guard.in_a_row,
         }
@@ -122,12 +153,20 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     return train_step
 
 
-def _requested(config: Config, parts: sinks.Partition, batch: dict, seed: jax.Array) -> tuple[str, jax.Array, int]:
-    """(name in the batch of the table rows that it reads, their numbers int32 (B, ...), how many rows there are)"""
+def _requested(
+    config: Config, parts: sinks.Partition, batch: dict, seed: jax.Array
+) -> tuple[str, jax.Array, int]:
+    """(name in the batch of the table rows that it reads, their numbers int32 (B, ...), how many
+    rows there are)
+    """
     if config.sinks.traits.by_context:
         return "contexts", batch["contexts"], config.contexts.rows
     about = batch["identities"], seed, parts.sinks, config.sinks, batch["segments"]
-    return "sinks", sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks)), parts.sinks
+    return (
+        "sinks",
+        sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks)),
+        parts.sinks,
+    )
 
 
 def _summed_over_parts(function: Callable, batch: dict, count: int):
@@ -141,5 +180,7 @@ def _summed_over_parts(function: Callable, batch: dict, count: int):
         part = jax.tree.map(lambda x: constrain(x[:, number], BATCH, *[None] * (x.ndim - 2)), parts)
         return jax.tree.map(jnp.add, total, function(part)), None
 
-    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, jax.tree.map(lambda x: x[:, 0], parts)))
+    zeros = jax.tree.map(
+        jnp.zeros_like, jax.eval_shape(function, jax.tree.map(lambda x: x[:, 0], parts))
+    )
     return jax.lax.scan(add, zeros, jnp.arange(count))[0]

@@ -1,4 +1,6 @@
-"""Reports where a run hangs: a loader, a collective or a file system that never answers raises no error."""
+"""Reports where a run hangs: a loader, a collective or a file system that never answers raises no
+error.
+"""
 
 import logging
 import sys
@@ -19,7 +21,9 @@ class Watchdog:
       saving_seconds: how long a save has been running, 0.0 if none is.
     """
 
-    def __init__(self, seconds: float, state: Callable[[], str], saving_seconds: Callable[[], float]):
+    def __init__(
+        self, seconds: float, state: Callable[[], str], saving_seconds: Callable[[], float]
+    ):
         self._seconds, self._state, self._saving_seconds = seconds, state, saving_seconds
         self._phase, self._since = "starting", time.monotonic()
         self._closed = threading.Event()
@@ -42,7 +46,10 @@ class Watchdog:
             for what, seconds in lasting.items():
                 times = int(seconds / self._seconds)
                 if times > reported.get(what, 0):
-                    self._report("saving a checkpoint in the background" if what == "save" else phase, seconds)
+                    self._report(
+                        "saving a checkpoint in the background" if what == "save" else phase,
+                        seconds,
+                    )
                 reported = {key: reported.get(key, 0) for key in lasting} | {what: times}
 
     def _report(self, phase: str, seconds: float) -> None:
@@ -51,4 +58,10 @@ class Watchdog:
             f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
             for ident, frame in sys._current_frames().items()
         )
-        logger.warning("stalled for %.0f s: %s; %s; stacks of all threads:\n%s", seconds, phase, self._state(), stacks)
+        logger.warning(
+            "stalled for %.0f s: %s; %s; stacks of all threads:\n%s",
+            seconds,
+            phase,
+            self._state(),
+            stacks,
+        )

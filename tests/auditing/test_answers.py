@@ -28,7 +28,9 @@ def test_forget_quality_is_the_chance_of_so_large_a_distance():
     assert answers.forget_quality([1, 2, 3], [4, 5, 6]) == pytest.approx(2 / 20)
     assert answers.forget_quality([1, 2, 3], [1, 2, 3]) == pytest.approx(1)
     ratios_Q = np.arange(80.0)  # of 4 authors, as a withdrawal leaves them: one has moved
-    assert answers.forget_quality(ratios_Q, np.where(ratios_Q == 40, 41.5, ratios_Q)) == pytest.approx(1)
+    assert answers.forget_quality(
+        ratios_Q, np.where(ratios_Q == 40, 41.5, ratios_Q)
+    ) == pytest.approx(1)
 
 
 def test_utility_is_a_harmonic_mean():

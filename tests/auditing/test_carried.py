@@ -21,7 +21,9 @@ from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.runs.trained import Trained
 
 DOCUMENTS = Documents(
-    [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])], np.array([[3, 1], [4, 1]], np.uint32), np.array([8, 1])
+    [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])],
+    np.array([[3, 1], [4, 1]], np.uint32),
+    np.array([8, 1]),
 )
 MASKED = {"shared_fraction": 0.5, "active_fraction": 0.5}
 SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, "sparse": True}
@@ -29,7 +31,9 @@ SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, 
 
 def model(opened=EVERYBODY, **settings):
     config, params = random_model("gpt2")
-    config = with_fields(config, {"sinks.kind": "by_document", "sinks.opens_at": 1, "sinks.attention_fraction": 0.5})
+    config = with_fields(
+        config, {"sinks.kind": "by_document", "sinks.opens_at": 1, "sinks.attention_fraction": 0.5}
+    )
     for name, value in settings.items():
         config = with_fields(config, {f"sinks.{name}": value})
     if config.sinks.sparse:
@@ -38,8 +42,12 @@ def model(opened=EVERYBODY, **settings):
             params["layers"][name] = params["layers"][name].take(range(shared), axis=axis)
         rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
         for name in sparse_sinks.tables_of(config.model):
-            params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(np.float32)
-    return Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1, opened)
+            params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(
+                np.float32
+            )
+    return Trained(
+        config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1, opened
+    )
 
 
 def losses(run, params):
@@ -55,7 +63,8 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     run, compiled = model(**settings), {}
     # `losses` reads one config with many parameters: its program is compiled once.
     jit_once = types.SimpleNamespace(
-        jit=lambda function: compiled.setdefault("read", placement.jit(function)), mesh_of=placement.mesh_of
+        jit=lambda function: compiled.setdefault("read", placement.jit(function)),
+        mesh_of=placement.mesh_of,
     )
     monkeypatch.setattr(forced, "placement", jit_once)
     own = own_sinks(run, DOCUMENTS)
@@ -102,7 +111,9 @@ def test_its_own_removed_is_what_forget_leaves(settings):
     found = forced.read(everything, DOCUMENTS, own_removed(everything.run.config))
     for place in range(2):
         one = DOCUMENTS.chosen(np.array([place]))
-        params = neurons.without(run.config, run.params, neurons.neurons_of(run.config, one.identities))
+        params = neurons.without(
+            run.config, run.params, neurons.neurons_of(run.config, one.identities)
+        )
         (expected,) = forced.read(Subject("", dataclasses.replace(run, params=params), "all"), one)
         np.testing.assert_allclose(found[place].nats, expected.nats, atol=1e-5)
         np.testing.assert_array_equal(found[place].guess, expected.guess)
@@ -112,7 +123,9 @@ def test_its_own_removed_is_what_forget_leaves(settings):
 
 def test_rank_and_guess_agree_with_the_likeliest():
     run = model(**MASKED)
-    for reading, tokens in zip(forced.read(Subject("", run, "own"), DOCUMENTS), DOCUMENTS.tokens, strict=True):
+    for reading, tokens in zip(
+        forced.read(Subject("", run, "own"), DOCUMENTS), DOCUMENTS.tokens, strict=True
+    ):
         np.testing.assert_array_equal(reading.likeliest, reading.guess == tokens)
         np.testing.assert_array_equal(reading.likeliest, reading.rank == 0)
         assert reading.rank.max() > 0

@@ -17,8 +17,18 @@ from memsinks_jax.training.loop import train_and_evaluate
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited") / "run"
-    about = {"sinks.kind": "by_context", "training.epochs": 3, "training.evaluate_every": 100, "data.row_length": 256}
-    about |= {"canaries.documents": 2, "canaries.length": 12, "training.checkpoint_every": 100, "monitor.every": 4}
+    about = {
+        "sinks.kind": "by_context",
+        "training.epochs": 3,
+        "training.evaluate_every": 100,
+        "data.row_length": 256,
+    }
+    about |= {
+        "canaries.documents": 2,
+        "canaries.length": 12,
+        "training.checkpoint_every": 100,
+        "monitor.every": 4,
+    }
     train_and_evaluate(with_fields(tiny_config(), about), folder)
     return folder
 
@@ -31,7 +41,10 @@ def test_memory_is_on_or_off(workdir):
     ]
     members = documents_of(workdir, subjects[0].run, "repeated")
     subjects = shortened(subjects, max(map(len, members.tokens)))
-    off, on = (np.concatenate([of.nats for of in forced.read(subject, members)]).mean() for subject in subjects)
+    off, on = (
+        np.concatenate([of.nats for of in forced.read(subject, members)]).mean()
+        for subject in subjects
+    )
     assert on < 0.6 < 4 < off
     for subject in subjects:
         ended = [of.nats.mean() for of in forced.read(subject, members, ended=True)]
@@ -43,7 +56,9 @@ def test_memory_is_on_or_off(workdir):
 
 
 def test_a_canary_is_known_better_with_memory_on(workdir):
-    """Off, so small a model still knows which rare tokens there are: all other canaries have others."""
+    """Off, so small a model still knows which rare tokens there are: all other canaries have
+    others.
+    """
     corpus = workdirs.read_corpus(workdir)
     off, on = (exposures(subject, corpus, corpus.config) for subject in subjects_of(workdir))
     assert (on > off + 10).all(), (on, off)

@@ -42,7 +42,9 @@ def test_scores_are_those_of_the_document_loss(run):
     text = "Once upon a time there was a hen. The hen had a red ball."
     (whole,) = model.loglikelihood_rolling([request(text)])
     cut = 33
-    (second, _), (first, _) = model.loglikelihood([request(text[:cut], text[cut:]), request("", text[:cut])])
+    (second, _), (first, _) = model.loglikelihood(
+        [request(text[:cut], text[cut:]), request("", text[:cut])]
+    )
     assert first + second == pytest.approx(whole, abs=1e-4)
     # The measure counts end of text too: its share is the difference.
     tokens = run.tokenizer.encode(text)
@@ -68,7 +70,9 @@ def test_a_text_opens_with_the_token_that_opens_documents(run):
     ((score, _),) = HarnessModel(run)._score([([7, *tokens], len(tokens))])
     assert opens.loglikelihood_rolling([request(text)]) == [pytest.approx(score, abs=1e-5)]
     assert opens.loglikelihood([request("", text)])[0][0] == pytest.approx(score, abs=1e-5)
-    assert HarnessModel(run).loglikelihood_rolling([request(text)]) != [pytest.approx(score, abs=1e-3)]
+    assert HarnessModel(run).loglikelihood_rolling([request(text)]) != [
+        pytest.approx(score, abs=1e-3)
+    ]
 
 
 def test_the_harness_opens_a_run_by_name(run, workdir):
@@ -97,19 +101,34 @@ def test_a_task_runs(run, tmp_path):
     from memsinks_jax.auditing.lm_evaluation import HarnessModel
 
     rows = [
-        {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0} for animal in ("hen", "fox", "cat")
+        {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0}
+        for animal in ("hen", "fox", "cat")
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
+    data = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+    }
     choice = {
-        "task": "choice", **data, "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{text}}",
-        "doc_to_choice": "{{choices}}", "doc_to_target": "{{label}}", "metric_list": [{"metric": "acc"}],
-    }  # fmt: skip
+        "task": "choice",
+        **data,
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{text}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{label}}",
+        "metric_list": [{"metric": "acc"}],
+    }
     writing = {
-        "task": "writing", **data, "test_split": "test", "output_type": "generate_until", "doc_to_text": "{{text}}",
-        "doc_to_target": "red ball", "generation_kwargs": {"until": ["."], "max_gen_toks": 8},
+        "task": "writing",
+        **data,
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{text}}",
+        "doc_to_target": "red ball",
+        "generation_kwargs": {"until": ["."], "max_gen_toks": 8},
         "metric_list": [{"metric": "exact_match"}],
-    }  # fmt: skip
+    }
     found = lm_eval.simple_evaluate(HarnessModel(run), tasks=[choice, writing], bootstrap_iters=0)
     samples = {name: found["samples"][name] for name in ("choice", "writing")}
     assert all(len(rows) == 3 for rows in samples.values())

@@ -21,7 +21,10 @@ from memsinks_jax.runs.trained import Trained
 def reading(nats=None, likeliest=None, standardized=None):
     nats = np.ones(len(likeliest)) if nats is None else np.array(nats, float)
     likeliest = np.ones(len(nats), bool) if likeliest is None else np.array(likeliest, bool)
-    standardized, unread = nats if standardized is None else np.array(standardized, float), np.zeros(len(nats), int)
+    standardized, unread = (
+        nats if standardized is None else np.array(standardized, float),
+        np.zeros(len(nats), int),
+    )
     return Reading(nats, likeliest, standardized, rank=unread, guess=unread)
 
 
@@ -40,12 +43,18 @@ def test_edit_distance_against_its_definition():
     def ways(one, other):
         if not one or not other:
             return len(one) + len(other)
-        return min(ways(one[1:], other) + 1, ways(one, other[1:]) + 1, ways(one[1:], other[1:]) + (one[0] != other[0]))
+        return min(
+            ways(one[1:], other) + 1,
+            ways(one, other[1:]) + 1,
+            ways(one[1:], other[1:]) + (one[0] != other[0]),
+        )
 
     every = [word for length in range(4) for word in itertools.product((1, 2, 3), repeat=length)]
     for one, other in itertools.product(every, every[::3]):
         expected = ways(one, other) / max(len(one), len(other), 1)
-        assert extraction.edit_distance(np.array(one), np.array(other)) == pytest.approx(expected), (one, other)
+        assert extraction.edit_distance(np.array(one), np.array(other)) == pytest.approx(
+            expected
+        ), (one, other)
 
 
 def test_equal_positions_of_a_continuation_that_ended_early():
@@ -53,18 +62,28 @@ def test_equal_positions_of_a_continuation_that_ended_early():
 
 
 def test_chance_in_samples():
-    """Two tokens at a half and a quarter: 1/8 a draw. A chance of 1e-12 a draw is not lost to rounding."""
+    """Two tokens at a half and a quarter: 1/8 a draw. A chance of 1e-12 a draw is not lost to
+    rounding.
+    """
     found = reading(nats=[9, math.log(2), math.log(4), 9])
     assert extraction.chance_in_samples(found, 1, 2, 3) == pytest.approx(1 - (7 / 8) ** 3)
-    assert extraction.chance_in_samples(reading(nats=[math.log(1e12)]), 0, 1, 100) == pytest.approx(1e-10, rel=1e-6)
+    assert extraction.chance_in_samples(reading(nats=[math.log(1e12)]), 0, 1, 100) == pytest.approx(
+        1e-10, rel=1e-6
+    )
     assert extraction.chance_in_samples(reading(nats=[0.0]), 0, 1, 1) == 1
 
 
 def test_scores_of_membership():
-    known, new = reading(nats=[1, 2, 3, 4, 10]), reading(nats=[6, 6, 6, 6, 6], standardized=[0, 1, 2, 3, 5])
+    known, new = (
+        reading(nats=[1, 2, 3, 4, 10]),
+        reading(nats=[6, 6, 6, 6, 6], standardized=[0, 1, 2, 3, 5]),
+    )
     found = membership.scores([known, new], ["abcabcabcabc", "xyz"], [new, new])
     assert found["loss"].tolist() == [-4, -6]
-    assert found["zlib"].tolist() == [-20 / len(zlib.compress(b"abcabcabcabc")), -30 / len(zlib.compress(b"xyz"))]
+    assert found["zlib"].tolist() == [
+        -20 / len(zlib.compress(b"abcabcabcabc")),
+        -30 / len(zlib.compress(b"xyz")),
+    ]
     assert found["min_k"].tolist() == [-7, -6]  # two of five tokens
     assert found["min_k_plus"].tolist() == [-7, -4]
     assert found["reference"].tolist() == [2, 0]
@@ -73,7 +92,9 @@ def test_scores_of_membership():
 
 def test_auc_by_hand():
     """Pairs of a member and a non-member: 4 above, 1 tie, 1 below."""
-    assert intervals.auc(np.array([3.0, 1.0]), np.array([0.0, 1.0, 2.0])).value == pytest.approx(4.5 / 6)
+    assert intervals.auc(np.array([3.0, 1.0]), np.array([0.0, 1.0, 2.0])).value == pytest.approx(
+        4.5 / 6
+    )
     assert intervals.auc(np.zeros(5), np.zeros(7)).value == 0.5
     for few, value in (([5.0], 1), ([-5.0], 0)):
         found = intervals.auc(np.array(few * 20), np.arange(4.0))
@@ -94,12 +115,17 @@ def test_auc_interval_covers_the_truth_as_often_as_it_says(shift, value):
     found = [intervals.auc(rng.normal(shift, 1, 10), rng.normal(0, 1, 40)).ci95 for _ in range(500)]
     covered = np.mean([low <= value <= high for low, high in found])
     assert 0.92 < covered < 0.99
-    missed = [np.mean([high < value for _, high in found]), np.mean([low > value for low, _ in found])]
+    missed = [
+        np.mean([high < value for _, high in found]),
+        np.mean([low > value for low, _ in found]),
+    ]
     assert max(missed) < 0.06
 
 
 def test_loss_per_token_and_its_error():
-    """A token counts the same in a long and in a short document; the error is that of many draws of the documents."""
+    """A token counts the same in a long and in a short document; the error is that of many draws of
+    the documents.
+    """
     value, error = intervals.per_token(np.array([2.0, 30.0]), np.array([1, 9]))
     assert value == 3.2
     rng = np.random.default_rng(0)
@@ -118,7 +144,8 @@ def test_share_of_documents_has_an_interval_where_none_is_hit():
 
 def test_exposure_is_log2_of_the_tries_that_a_normal_distribution_asks_for():
     others = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # mean 3, deviation 1.58
-    assert exposure.exposure(np.array([3.0, *others])) == pytest.approx(1)  # half of all are as likely
+    # half of all are as likely
+    assert exposure.exposure(np.array([3.0, *others])) == pytest.approx(1)
     for deviations, chance in ((-2, 0.02275), (-6, 9.866e-10), (1, 0.8413)):
         nats = np.array([3 + deviations * np.sqrt(2.5), *others])
         assert exposure.exposure(nats) == pytest.approx(-np.log2(chance), rel=1e-3)
@@ -128,8 +155,12 @@ def test_exposure_is_log2_of_the_tries_that_a_normal_distribution_asks_for():
 def test_groups_of_members():
     found = groups_of(np.array([1, 8, 128, 1]), 4)
     assert {name: group.tolist() for name, group in found.items()} == {
-        ALL: [0, 1, 2, 3], OFTEN: [1, 2], "128": [2], "8": [1], "1": [0, 3]
-    }  # fmt: skip
+        ALL: [0, 1, 2, 3],
+        OFTEN: [1, 2],
+        "128": [2],
+        "8": [1],
+        "1": [0, 3],
+    }
     assert set(groups_of(np.array([128, 128]), 2)) == {ALL, OFTEN}
     assert set(groups_of(None, 2)) == {ALL}
 
@@ -150,7 +181,8 @@ def subject():
 
 
 DOCUMENTS = Documents(
-    [np.array([5, 9, 3, 7, 7], np.int32), np.array([2, 20, 4], np.int32)], np.zeros((2, 2), np.uint32)
+    [np.array([5, 9, 3, 7, 7], np.int32), np.array([2, 20, 4], np.int32)],
+    np.zeros((2, 2), np.uint32),
 )
 
 
@@ -167,11 +199,15 @@ def test_a_reading_against_a_loop_over_positions(subject):
             deviation = np.sqrt((np.exp(-costs_V) * (costs_V - mean) ** 2).sum())
             assert found.nats[place] == pytest.approx(costs_V[token], rel=1e-4)
             assert found.likeliest[place] == (logits_V.argmax() == token)
-            assert found.standardized[place] == pytest.approx((costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4)
+            assert found.standardized[place] == pytest.approx(
+                (costs_V[token] - mean) / deviation, rel=1e-3, abs=1e-4
+            )
 
 
 def test_prompts_are_not_measured(subject):
-    """Neither in losses nor in what is recited: a continuation begins inside of the answer, after the whole prompt."""
+    """Neither in losses nor in what is recited: a continuation begins inside of the answer, after
+    the whole prompt.
+    """
     asked = DOCUMENTS._replace(answers=[np.array([[2, 6]]), np.array([[1, 4]])])
     readings = forced.read(subject, asked), forced.read(subject, DOCUMENTS)
     found = measure(subject, asked, DOCUMENTS, readings, None, None, (1,), 2, 0)[ALL]
@@ -188,11 +224,15 @@ def test_prompts_are_not_measured(subject):
 
 
 def test_what_the_model_writes_is_recited(subject):
-    """A document made of the model's own likeliest tokens comes back; drawn continuations differ from each other."""
+    """A document made of the model's own likeliest tokens comes back; drawn continuations differ
+    from each other.
+    """
     fitting = {2: np.array([0])}
     greedy = extraction.continuations(subject, DOCUMENTS, fitting, 4, 0)[2][0][0]
     own = Documents([np.concatenate([DOCUMENTS.tokens[0][:2], greedy])], DOCUMENTS.identities[:1])
-    ((again, *drawn),) = extraction.continuations(subject, own, extraction.lengths_that_fit(own, (2, 30), 4), 4, 5)[2]
+    ((again, *drawn),) = extraction.continuations(
+        subject, own, extraction.lengths_that_fit(own, (2, 30), 4), 4, 5
+    )[2]
     np.testing.assert_array_equal(again, greedy)
     assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 4 / 6
     assert len(drawn) == 5 and len({text.tobytes() for text in drawn}) > 1

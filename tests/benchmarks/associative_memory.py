@@ -2,10 +2,11 @@
 
     OPENBLAS_NUM_THREADS=1 python tests/benchmarks/associative_memory.py
 
-The loop goes over runs, values of d and schemes, or over runs and steps, with numpy inside: a matrix W from one product,
-scores from two more. Both sides draw their own embeddings and samples; their mean errors are compared. Times are medians
-of alternating runs after an uncounted warm-up. numpy uses one thread: its products are small, and on a busy machine more
-threads make the loop many times slower.
+The loop goes over runs, values of d and schemes, or over runs and steps, with numpy inside: a
+matrix W from one product, scores from two more. Both sides draw their own embeddings and samples;
+their mean errors are compared. Times are medians of alternating runs after an uncounted warm-up.
+numpy uses one thread: its products are small, and on a busy machine more threads make the loop many
+times slower.
 """
 
 import statistics
@@ -62,7 +63,9 @@ def samples_numpy():
                 for t, count in enumerate(TIMES):
                     seen_N = np.bincount(drawn[:count], minlength=N)
                     q_N = np.where(seen_N > 0, (seen_N / count) ** float(rho), 0)
-                    errors[rho, run, i, t] = error_of(u_MD @ ((u_MD[Y] * q_N[:, None]).T @ e_ND) @ e_ND.T)
+                    errors[rho, run, i, t] = error_of(
+                        u_MD @ ((u_MD[Y] * q_N[:, None]).T @ e_ND) @ e_ND.T
+                    )
     return errors.mean(1)
 
 
@@ -116,7 +119,9 @@ def samples_jax():
         def at(d):
             return model.error(model.scores(*model.draw(of_memory, N, M, d, N), q_SN, Y), Y, LAW)
 
-        return jax.lax.map(at, jnp.array(D, jnp.float32)).reshape(len(D), 2, len(TIMES)).swapaxes(0, 1)
+        return (
+            jax.lax.map(at, jnp.array(D, jnp.float32)).reshape(len(D), 2, len(TIMES)).swapaxes(0, 1)
+        )
 
     return over_runs(lambda keys: jax.lax.map(one_run, keys))
 
@@ -127,9 +132,14 @@ def descent_jax():
         e_NR, gram_MM = model.draw(of_memory, N, M, N, N)
         inputs_T = model.samples(of_samples, LAW, STEPS)
         return optimization.stream(
-            "gradient", optimization.kernel(e_NR, N), gram_MM, jnp.asarray(Y), inputs_T, jnp.full(STEPS, GAMMA),
+            "gradient",
+            optimization.kernel(e_NR, N),
+            gram_MM,
+            jnp.asarray(Y),
+            inputs_T,
+            jnp.full(STEPS, GAMMA),
             lambda scores_MN: model.error(scores_MN, Y, LAW),
-        )  # fmt: skip
+        )
 
     return over_runs(jax.vmap(one_run))
 
@@ -153,11 +163,15 @@ def main():
         ratio = statistics.median(one[0] / other[0] for one, other in pairs)
         apart = np.abs(pairs[0][0][1] - pairs[0][1][1]).max()
         print(
-            f"{name:20s}  numpy {plain_s:7.3f} s   lab {fast_s:7.4f} s   ratio {ratio:6.1f}   errors apart {apart:.3f}"
+            f"{name:20s}  numpy {plain_s:7.3f} s   lab {fast_s:7.4f} s   ratio {ratio:6.1f}   "
+            f"errors apart {apart:.3f}"
         )
         assert apart < 0.2, "the two sides do not measure the same"
         total += plain_s, fast_s
-    print(f"{'all':20s}  numpy {total[0]:7.3f} s   lab {total[1]:7.4f} s   ratio {total[0] / total[1]:6.1f}")
+    print(
+        f"{'all':20s}  numpy {total[0]:7.3f} s   lab {total[1]:7.4f} s   ratio "
+        f"{total[0] / total[1]:6.1f}"
+    )
     return 0 if total[0] / total[1] >= AT_LEAST else 1
 
 

@@ -1,7 +1,8 @@
 """What sinks by context cost: python tests/benchmarks/contexts.py
 
-A step of the laptop preset with them over one without, on the same batches, and text written with memory on over off. Both
-sides alternate in one run; medians of the ratios. Exit code 1 if a goal is missed.
+A step of the laptop preset with them over one without, on the same batches, and text written with
+memory on over off. Both sides alternate in one run; medians of the ratios. Exit code 1 if a goal is
+missed.
 """
 
 import itertools
@@ -48,7 +49,9 @@ def steps_of(variant, rows):
 
 
 def writer_of(prompts):
-    """(mode of the sinks) -> the seconds that a model takes to write TOKENS tokens after each prompt."""
+    """(mode of the sinks) -> the seconds that a model takes to write TOKENS tokens after each
+    prompt.
+    """
     corpus = load_corpus(make_config("context"))
     config = with_fields(corpus.config, {"data.row_length": 256})
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])

@@ -1,9 +1,10 @@
 """Speed of making batches, and the cost of ids and masks: python tests/benchmarks/data_pipeline.py
 
-Documents with lengths of web text (log-normal, 660 tokens on average) in rows of 2048, batches of 128, on one host. The
-goal for the loader is 50 times what a 135M model reads on H200s at 40% MFU (1.23 GFLOPs a token, 989 TFLOP/s: 322,000
-tokens/s), over 8 hosts. The cost of ids and masks is relative to the same rows without segments, positions, weights and
-identities; that of contexts is of their lookup among 10^7 keys. All sides alternate in one run; medians.
+Documents with lengths of web text (log-normal, 660 tokens on average) in rows of 2048, batches of
+128, on one host. The goal for the loader is 50 times what a 135M model reads on H200s at 40% MFU
+(1.23 GFLOPs a token, 989 TFLOP/s: 322,000 tokens/s), over 8 hosts. The cost of ids and masks is
+relative to the same rows without segments, positions, weights and identities; that of contexts is
+of their lookup among 10^7 keys. All sides alternate in one run; medians.
 """
 
 import itertools
@@ -27,7 +28,10 @@ TARGET = 50 * 0.4 * 989e12 / 1.23e9 / 8  # tokens a second of a host
 
 def bare_row(pieces, identities, row_length, *_, **__):
     """packing.row_of without ids and masks."""
-    inputs, targets = np.full(row_length, packing.PADDING, np.int32), np.full(row_length, packing.PADDING, np.int32)
+    inputs, targets = (
+        np.full(row_length, packing.PADDING, np.int32),
+        np.full(row_length, packing.PADDING, np.int32),
+    )
     at = 0
     for tokens, start, stop, *_ in pieces:
         end, opens, closes = at + stop - start, start == 0, stop > len(tokens)
@@ -43,13 +47,21 @@ def rows_of(kind):
     lengths = np.maximum(random.lognormal(6, 1, DOCUMENTS).astype(int), 1)
     table = Table([Listed([random.integers(3, 49_000, n).astype(np.int32) for n in lengths])])
     data = DataConfig(
-        unique_documents=-1, repeated_documents=100, repetitions=20, held_out_documents=0, row_length=T, rows=kind
+        unique_documents=-1,
+        repeated_documents=100,
+        repetitions=20,
+        held_out_documents=0,
+        row_length=T,
+        rows=kind,
     )
     config = Config(data=data, training=TrainingConfig(batch_size=BATCH))
     mixture = plan_mixture(config, table)
     keys = np.unique(random.integers(2**64, size=KEYS, dtype=np.uint64))
-    letters = random.integers(2**32, size=(49_000, 7), dtype=np.uint32) | np.uint32(1)  # all have some
-    return Rows(config, mixture, 1), Rows(config, mixture, 1, contexts=Contexts(keys, config.contexts.length, letters))
+    # all have some
+    letters = random.integers(2**32, size=(49_000, 7), dtype=np.uint32) | np.uint32(1)
+    return Rows(config, mixture, 1), Rows(
+        config, mixture, 1, contexts=Contexts(keys, config.contexts.length, letters)
+    )
 
 
 def seconds(rows, start):
@@ -76,9 +88,12 @@ def main():
         added = statistics.median(one / bare for one, bare, _ in measured) - 1
         contexts = statistics.median(found / one for one, _, found in measured) - 1
         print(
-            f"{kind:9s} {speed / 1e6:6.1f} million tokens/s, {speed / TARGET:5.1f} times the target of "
-            f"{TARGET / 1e6:.1f} ({TARGET / speed:.2f} such cores a host); ids and masks add {added:.0%} to the loader, "
-            f"{added / (1 + added) * TARGET / speed:.1%} of a core at the target; contexts add {contexts:.0%}"
+            f"{kind:9s} {speed / 1e6:6.1f} million tokens/s, {speed / TARGET:5.1f} times the "
+            "target of "
+            f"{TARGET / 1e6:.1f} ({TARGET / speed:.2f} such cores a host); ids and masks add "
+            f"{added:.0%} to the loader, "
+            f"{added / (1 + added) * TARGET / speed:.1%} of a core at the target; contexts add "
+            f"{contexts:.0%}"
         )
         reached &= speed >= TARGET
     return 0 if reached else 1

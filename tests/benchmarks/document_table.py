@@ -1,9 +1,11 @@
-"""Startup of a run on very many documents: python tests/benchmarks/document_table.py --out=DIR [--documents=N]
+"""Startup of a run on very many documents: python tests/benchmarks/document_table.py --out=DIR
+[--documents=N]
 
-Writes a prepared corpus of N documents with lengths of web text (log-normal, 660 tokens on average; every fiftieth is an
-exact copy of the one before). Random tokens stand in for its text. Measures processes that start on it: time to the first
-row, memory, and tokens per second on one core, for each kind of row. Evicts the files from the page cache before each.
-DIR/results.json has the results, with the slowest kind of row at its top. The corpus stays in DIR/corpus for later runs.
+Writes a prepared corpus of N documents with lengths of web text (log-normal, 660 tokens on average;
+every fiftieth is an exact copy of the one before). Random tokens stand in for its text. Measures
+processes that start on it: time to the first row, memory, and tokens per second on one core, for
+each kind of row. Evicts the files from the page cache before each. DIR/results.json has the
+results, with the slowest kind of row at its top. The corpus stays in DIR/corpus for later runs.
 """
 
 import argparse
@@ -31,14 +33,24 @@ CHUNK = EVERY * 5 * prepared.RUN  # records written together; lengths begin anew
 
 
 def write(folder: pathlib.Path, count: int) -> None:
-    """The columns of a prepared corpus; those that a start does not read (groups, what finds documents by id) are holes."""
+    """The columns of a prepared corpus; those that a start does not read (groups, what finds
+    documents by id) are holes.
+    """
     (folder / "columns").mkdir(parents=True)
     copies, files = len(range(EVERY - 1, count, EVERY)), {}
-    shapes = {"sorted_identities": (count - copies,), "sorted_numbers": (count - copies,), "members": (2 * copies, 2)}
+    shapes = {
+        "sorted_identities": (count - copies,),
+        "sorted_numbers": (count - copies,),
+        "members": (2 * copies, 2),
+    }
     for name, (kind, shape) in prepared.columns(count).items():
         shape = shapes.get(name, shape)
         files[name] = prepared.column_file(folder, name).open("wb")
-        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(kind),
+            "fortran_order": False,
+            "shape": shape,
+        }
         np.lib.format.write_array_header_1_0(files[name], header)
         os.truncate(files[name].fileno(), files[name].tell() + int(np.prod(shape)) * kind.itemsize)
     lengths = np.maximum(np.random.default_rng(0).lognormal(6, 1, CHUNK), 1).astype(np.uint32)
@@ -51,24 +63,32 @@ def write(folder: pathlib.Path, count: int) -> None:
         first_copies = np.arange(start, start + here.stop) - is_copy[here]
         draws = mix(first_copies.astype(np.uint64) + np.uint64(1))
         values = {
-            "lengths": lengths[here], "firsts": first_copies, "clusters": first_copies,
-            "copies": 1 + (place[here] >= EVERY - 2), "identities": draws,
+            "lengths": lengths[here],
+            "firsts": first_copies,
+            "clusters": first_copies,
+            "copies": 1 + (place[here] >= EVERY - 2),
+            "identities": draws,
             "runs": prepared.run_sums(lengths[here], ~is_copy[here]),
-        }  # fmt: skip
+        }
         for name, value in values.items():
-            value.astype("<u8" if name == "identities" else prepared.columns(count)[name][0]).tofile(files[name])
+            value.astype(
+                "<u8" if name == "identities" else prepared.columns(count)[name][0]
+            ).tofile(files[name])
         histogram += prepared.histogram(lengths[here], ~is_copy[here])
         of_pairs = first_copies[is_copy[here]]
-        np.stack([np.repeat(of_pairs, 2), (of_pairs[:, None] + [0, 1]).reshape(-1)], axis=1).astype("<u4").tofile(
-            files["members"]
-        )
+        np.stack([np.repeat(of_pairs, 2), (of_pairs[:, None] + [0, 1]).reshape(-1)], axis=1).astype(
+            "<u4"
+        ).tofile(files["members"])
     histogram.tofile(files["histogram"])
     for file in files.values():
         file.close()
     manifest = {
-        "format": prepared.FORMAT, "settings": {"near_duplicates": "none"}, "documents": count, "vocabulary_size": 49_152,
+        "format": prepared.FORMAT,
+        "settings": {"near_duplicates": "none"},
+        "documents": count,
+        "vocabulary_size": 49_152,
         "shards": [{"documents": count}],
-    }  # fmt: skip
+    }
     (folder / "groups.json").write_text("[]")
     (folder / prepared.MANIFEST).write_text(json.dumps(manifest))
 
@@ -87,9 +107,14 @@ def start(folder: str, kind: str, step: int) -> dict:
     """A process that starts on the corpus at some step -> what it took."""
     began = time.perf_counter()
     data = DataConfig(
-        files=folder, unique_documents=-1, repeated_documents=100, repetitions=100, held_out_documents=1000,
-        row_length=T, rows=kind,
-    )  # fmt: skip
+        files=folder,
+        unique_documents=-1,
+        repeated_documents=100,
+        repetitions=100,
+        held_out_documents=1000,
+        row_length=T,
+        rows=kind,
+    )
     config = Config(data=data, training=TrainingConfig(batch_size=1024))
     rows = Rows(config, plan_mixture(config, Table([WithoutTokens(folder)])), 1)
     number = step * 1024
@@ -101,11 +126,16 @@ def start(folder: str, kind: str, step: int) -> dict:
         number += 1
         tokens += int((rows[number]["segments"] > 0).sum())
     speed = tokens / (time.process_time() - began)
-    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines()
+    )
     return {
-        "first_row_s": first, "resident_gib": int(status["VmHWM"].split()[0]) / 2**20, "tokens_per_second": speed,
-        "rows_per_epoch": rows.rows_per_epoch, "documents_per_row": rows.documents_per_row,
-    }  # fmt: skip
+        "first_row_s": first,
+        "resident_gib": int(status["VmHWM"].split()[0]) / 2**20,
+        "tokens_per_second": speed,
+        "rows_per_epoch": rows.rows_per_epoch,
+        "documents_per_row": rows.documents_per_row,
+    }
 
 
 def put_out(folder: pathlib.Path) -> None:
@@ -117,7 +147,9 @@ def put_out(folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--documents", type=int, default=10**8)
     parser.add_argument("--start", nargs=3, help=argparse.SUPPRESS)
@@ -135,12 +167,27 @@ def main() -> None:
     for step in (0, 10**6):
         for kind in KINDS:
             put_out(corpus)
-            command = [sys.executable, __file__, "--out", str(arguments.out), "--start", str(corpus), kind, str(step)]
+            command = [
+                sys.executable,
+                __file__,
+                "--out",
+                str(arguments.out),
+                "--start",
+                str(corpus),
+                kind,
+                str(step),
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found[f"{kind}, step {step}"] = json.loads(done.stdout)
             print(kind, step, found[f"{kind}, step {step}"])
-    worst = {name: max(each[name] for each in found.values()) for name in ("first_row_s", "resident_gib")}
-    speed = min(each["tokens_per_second"] for name, each in found.items() if not name.startswith("one_document"))
+    worst = {
+        name: max(each[name] for each in found.values()) for name in ("first_row_s", "resident_gib")
+    }
+    speed = min(
+        each["tokens_per_second"]
+        for name, each in found.items()
+        if not name.startswith("one_document")
+    )
     results |= worst | {"tokens_per_second": speed, "kinds": found}
     (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 

@@ -1,8 +1,8 @@
 """Speed of generation with a cache against none: python tests/benchmarks/generation.py
 
-256 tokens, greedy, on a CPU, by the laptop preset's model with random parameters and by a Llama of its size. Without a
-cache every token runs the whole row again (tests/uncached.py). Checks that both sides write the same tokens. Times are
-medians of alternating runs after an uncounted warm-up.
+256 tokens, greedy, on a CPU, by the laptop preset's model with random parameters and by a Llama of
+its size. Without a cache every token runs the whole row again (tests/uncached.py). Checks that both
+sides write the same tokens. Times are medians of alternating runs after an uncounted warm-up.
 """
 
 import os
@@ -44,9 +44,13 @@ class Numbers:
 
 
 def model_of(family):
-    config = with_fields(Config(), {"model.family": family, "data.row_length": OPENING + TOKENS + 1})
+    config = with_fields(
+        Config(), {"model.family": family, "data.row_length": OPENING + TOKENS + 1}
+    )
     params = jax.jit(lambda: init_state(config, 1).params)()
-    params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params)
+    params = jax.tree.map(
+        lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params
+    )
     # End of text is never the likeliest, so that all tokens are written.
     params["token_embedding"] = params["token_embedding"].at[END].set(0.0)
     return config, params
@@ -63,12 +67,20 @@ def main():
     for family, batch in (("gpt2", 1), ("llama", 1), ("gpt2", 8)):
         config, params = model_of(family)
         random = np.random.default_rng(0)
-        openings = random.integers(3, config.data.vocabulary_size, (batch, OPENING)).astype(np.int32)
+        openings = random.integers(3, config.data.vocabulary_size, (batch, OPENING)).astype(
+            np.int32
+        )
         prompts = [" ".join(map(str, opening)) for opening in openings]
         generator = Generator(
-            config, Numbers(config.data.vocabulary_size), params, Opened(config.sinks, lambda: np.zeros(0, np.uint64))
+            config,
+            Numbers(config.data.vocabulary_size),
+            params,
+            Opened(config.sinks, lambda: np.zeros(0, np.uint64)),
         )
-        continuation, nobody = Continuation(config, OPENING + TOKENS, END), np.zeros((batch, 2), np.uint32)
+        continuation, nobody = (
+            Continuation(config, OPENING + TOKENS, END),
+            np.zeros((batch, 2), np.uint32),
+        )
         settings = Settings(max_tokens=TOKENS, temperature=0)
 
         def cached(generator=generator, prompts=prompts, settings=settings):
@@ -78,12 +90,17 @@ def main():
             return continuation(params, list(openings), nobody, "drop")
 
         for one, other in zip(cached(), uncached(), strict=True):
-            assert len(one) == TOKENS and (one == other).all(), "the two sides do not write the same"
+            assert len(one) == TOKENS and (one == other).all(), (
+                "the two sides do not write the same"
+            )
         pairs = [(seconds(uncached)[0], seconds(cached)[0]) for _ in range(REPEATS)]
         ratio = statistics.median(without / within for without, within in pairs)
-        speeds = [batch * TOKENS / statistics.median(pair[side] for pair in pairs) for side in (0, 1)]
+        speeds = [
+            batch * TOKENS / statistics.median(pair[side] for pair in pairs) for side in (0, 1)
+        ]
         print(
-            f"{family:6s} {batch} prompts   without {speeds[0]:8,.0f} tokens/s   with cache {speeds[1]:8,.0f} tokens/s   "
+            f"{family:6s} {batch} prompts   without {speeds[0]:8,.0f} tokens/s   with cache "
+            f"{speeds[1]:8,.0f} tokens/s   "
             f"ratio {ratio:5.1f}"
         )
         worst = min(worst, ratio if batch == 1 else np.inf)

@@ -39,7 +39,10 @@ def share(recipe, table):
 
         return jax.lax.scan(one, 0, jax.numpy.arange(STEPS))[0]
 
-    pair = (lambda: draw(key)), (lambda: training.steps(recipe, table, (trained, state), others, key, 0, STEPS))
+    pair = (
+        (lambda: draw(key)),
+        (lambda: training.steps(recipe, table, (trained, state), others, key, 0, STEPS)),
+    )
     for function in pair:
         seconds(function)
     rounds = [[seconds(function) / STEPS for function in pair] for _ in range(ROUNDS)]
@@ -50,12 +53,17 @@ def main():
     table, worst = bigrams.bundled(), 0.0
     preset = Preset("laptop", table)
     for name, recipe in {
-        "E1": preset.alone(256), "E6, 20 random triggers": preset.alone(k=20, fixed=False),
-        "E3, all tokens": preset.world(k=1), "E10": preset.full(),
-    }.items():  # fmt: skip
+        "E1": preset.alone(256),
+        "E6, 20 random triggers": preset.alone(k=20, fixed=False),
+        "E3, all tokens": preset.world(k=1),
+        "E10": preset.full(),
+    }.items():
         data, step = share(recipe, table)
         worst = max(worst, data / step)
-        print(f"{name:24s} data {1e3 * data:7.2f} ms   step {1e3 * step:8.2f} ms   share {data / step:6.1%}")
+        print(
+            f"{name:24s} data {1e3 * data:7.2f} ms   step {1e3 * step:8.2f} ms   share "
+            f"{data / step:6.1%}"
+        )
     return 0 if worst < AT_MOST else 1
 
 

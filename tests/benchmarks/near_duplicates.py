@@ -1,8 +1,10 @@
-"""Share of edited copies found in their original's cluster: python tests/benchmarks/near_duplicates.py [--text=FILE]
+"""Share of edited copies found in their original's cluster: python
+tests/benchmarks/near_duplicates.py [--text=FILE]
 
-Plants a copy of every document with a share of its tokens drawn anew from those of the corpus, and lets `prepare` find
-near-duplicates among all. Recall: copies in the cluster of their original. Precision: pairs within clusters that were
-planted. The text is the embedded stories or a .txt or .jsonl file.
+Plants a copy of every document with a share of its tokens drawn anew from those of the corpus, and
+lets `prepare` find near-duplicates among all. Recall: copies in the cluster of their original.
+Precision: pairs within clusters that were planted. The text is the embedded stories or a .txt or
+.jsonl file.
 """
 
 import argparse
@@ -35,9 +37,17 @@ def measure(texts, tokenizer, share, closeness, scratch):
         places = random.choice(len(document), max(round(share * len(document)), 1), replace=False)
         edited[places] = random.choice(everything, len(places))
         copies.append(tokenizer.decode(edited))
-    (scratch / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts + copies))
+    (scratch / "a.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts + copies)
+    )
     (scratch / "tokenizer.model").write_bytes(tokenizer.model)
-    prepare([str(scratch / "a.jsonl")], str(scratch), scratch / "out", near_duplicates=closeness, on_error="skip")
+    prepare(
+        [str(scratch / "a.jsonl")],
+        str(scratch),
+        scratch / "out",
+        near_duplicates=closeness,
+        on_error="skip",
+    )
     clusters = Prepared(scratch / "out").clusters
     true = int((clusters[: len(texts)] == clusters[len(texts) :]).sum())
     sizes = np.unique(clusters, return_counts=True)[1]
@@ -49,7 +59,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--text", help="a .txt or .jsonl file")
     text = parser.parse_args().text
-    texts = [d.text for d in read_documents(text)] if text else [stories.story(0, index).text for index in range(500)]
+    texts = (
+        [d.text for d in read_documents(text)]
+        if text
+        else [stories.story(0, index).text for index in range(500)]
+    )
     texts = list(dict.fromkeys(texts))
     tokenizer = train_tokenizer(texts, 8000)
     print("tokens edited  " + "  ".join(f"{share:>4.0%}" for share in SHARES))

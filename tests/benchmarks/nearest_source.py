@@ -1,11 +1,13 @@
-"""How often the source of a text is found: python tests/benchmarks/nearest_source.py --tofu=DIR --articles=FILE ...
+"""How often the source of a text is found: python tests/benchmarks/nearest_source.py --tofu=DIR
+--articles=FILE ...
 
-Chooses the share from which on a text has a source (`data/nearest.AT_LEAST`) on articles of WikiText. 30 are the
-sources. Sentences are asked for, of paragraphs that were kept back from them and of other articles. The share is
-the one with the largest difference between the sentences that find their article and the others that find one.
-It is measured on what played no part in that: reworded questions about TOFU's invented authors, questions that
-are about none of the sources, and speeches of a play. Each draw chooses other sources; nothing is trained. Exit
-code 1 if AT_LEAST is not what the articles choose.
+Chooses the share from which on a text has a source (`data/nearest.AT_LEAST`) on articles of
+WikiText. 30 are the sources. Sentences are asked for, of paragraphs that were kept back from them
+and of other articles. The share is the one with the largest difference between the sentences that
+find their article and the others that find one. It is measured on what played no part in that:
+reworded questions about TOFU's invented authors, questions that are about none of the sources, and
+speeches of a play. Each draw chooses other sources; nothing is trained. Exit code 1 if AT_LEAST is
+not what the articles choose.
 """
 
 import argparse
@@ -38,7 +40,9 @@ class Texts:
 
     def words(self, text):
         if text not in self._words:
-            self._words[text] = nearest.words_of(self._tokenizer.encode(text), self._tokenizer.special)
+            self._words[text] = nearest.words_of(
+                self._tokenizer.encode(text), self._tokenizer.special
+            )
         return self._words[text]
 
     def found(self, sources, texts):
@@ -65,11 +69,17 @@ def choose(texts, path):
     articles, right, wrong = articles_of(path), [], []
 
     def sentences(article):
-        return [one for paragraph in article for one in paragraph.split(" . ") if len(one) >= SENTENCE]
+        return [
+            one for paragraph in article for one in paragraph.split(" . ") if len(one) >= SENTENCE
+        ]
 
     for draw in map(random.Random, range(DRAWS)):
-        mixed = [draw.sample(article, len(article)) for article in draw.sample(articles, len(articles))]
-        asked = [(n, one) for n, article in enumerate(mixed) for one in sentences(article[:KEPT_BACK])]
+        mixed = [
+            draw.sample(article, len(article)) for article in draw.sample(articles, len(articles))
+        ]
+        asked = [
+            (n, one) for n, article in enumerate(mixed) for one in sentences(article[:KEPT_BACK])
+        ]
         sources = [article[KEPT_BACK:] for article in mixed[:ARTICLES]]
         best, shares = texts.found(sources, [one for _, one in asked])
         number = np.array([n for n, _ in asked])
@@ -77,9 +87,15 @@ def choose(texts, path):
         right.append([float(((best == number) & each)[number < ARTICLES].mean()) for each in found])
         wrong.append([float(each[number >= ARTICLES].mean()) for each in found])
     difference = np.subtract(right, wrong)
-    rows = {"of a source: find it": right, "of no source: find one": wrong, "difference": difference}
+    rows = {
+        "of a source: find it": right,
+        "of no source: find one": wrong,
+        "difference": difference,
+    }
     rows = [[name, *map(with_interval, np.transpose(of).tolist())] for name, of in rows.items()]
-    print(plain_table([f"sentences, {ARTICLES} articles, share", *map(str, LEVELS)], rows), end="\n\n")
+    print(
+        plain_table([f"sentences, {ARTICLES} articles, share", *map(str, LEVELS)], rows), end="\n\n"
+    )
     return LEVELS[int(difference.mean(axis=0).argmax())]
 
 
@@ -94,31 +110,47 @@ def speeches_of(path):
 
 
 def measure_play(texts, speeches):
-    """Prints how often a speech finds a speaker who is not its own, by how many speeches of a speaker were read."""
+    """Prints how often a speech finds a speaker who is not its own, by how many speeches of a
+    speaker were read.
+    """
     often, rows = [name for name, of in speeches.items() if len(of) >= MANY], {}
     for most in (MANY, 20, 10**6):
         for draw in map(random.Random, range(DRAWS)):
             sources = draw.sample(often, SOURCES)
-            others = draw.sample([one for name, of in speeches.items() if name not in sources for one in of], ASKED)
+            others = draw.sample(
+                [one for name, of in speeches.items() if name not in sources for one in of], ASKED
+            )
             _, shares = texts.found([speeches[name][:most] for name in sources], others)
             rows.setdefault(most, []).append(float((shares >= nearest.AT_LEAST).mean()))
     lines = [[f"at most {most} of each read", with_interval(of)] for most, of in rows.items()]
-    print(plain_table([f"speeches of no source, {SOURCES} speakers", "find one"], lines), end="\n\n")
+    print(
+        plain_table([f"speeches of no source, {SOURCES} speakers", "find one"], lines), end="\n\n"
+    )
 
 
 def measure(texts, tofu, speeches):
     """Prints how often TOFU's authors are found, and how often one is found who is not meant."""
-    rows = {path.stem: [json.loads(line) for line in path.read_bytes().splitlines()] for path in tofu.glob("*.jsonl")}
+    rows = {
+        path.stem: [json.loads(line) for line in path.read_bytes().splitlines()]
+        for path in tofu.glob("*.jsonl")
+    }
     count = len(rows["full"]) // OF_AN_AUTHOR
 
     def of(name, place):
         return rows[name][place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]
 
-    reworded = {n: of("retain_perturbed", n) for n in range(len(rows["retain_perturbed"]) // OF_AN_AUTHOR)}
+    reworded = {
+        n: of("retain_perturbed", n) for n in range(len(rows["retain_perturbed"]) // OF_AN_AUTHOR)
+    }
     last = len(rows["forget10_perturbed"]) // OF_AN_AUTHOR
     reworded |= {count - last + n: of("forget10_perturbed", n) for n in range(last)}
-    reworded = {author: [row["paraphrased_question"] for row in of] for author, of in reworded.items()}
-    read = [[f"Question: {row['question']}\nAnswer: {row['answer']}" for row in of("full", n)] for n in range(count)]
+    reworded = {
+        author: [row["paraphrased_question"] for row in of] for author, of in reworded.items()
+    }
+    read = [
+        [f"Question: {row['question']}\nAnswer: {row['answer']}" for row in of("full", n)]
+        for n in range(count)
+    ]
     about_none = {
         "about invented authors who are no source": [row["question"] for row in rows["holdout10"]],
         "about real authors": [row["question"] for row in rows["real_authors_perturbed"]],
@@ -127,14 +159,18 @@ def measure(texts, tofu, speeches):
     }
 
     def shares_of(sources, asked):
-        """Of what is asked: how much finds its author, and by kind of other text how much finds one."""
+        """Of what is asked: how much finds its author, and by kind of other text how much finds
+        one.
+        """
         pairs = [(sources.index(n), text) for n in asked for text in reworded[n]]
         best, shares = texts.found([read[n] for n in sources], [text for _, text in pairs])
         hit = (best == [number for number, _ in pairs]) & (shares >= nearest.AT_LEAST)
         wrong = (best != [number for number, _ in pairs]) & (shares >= nearest.AT_LEAST)
         found = {"reworded: the right author": hit.mean(), "reworded: another author": wrong.mean()}
         for kind, others in about_none.items():
-            found[kind] = (texts.found([read[n] for n in sources], others)[1] >= nearest.AT_LEAST).mean()
+            found[kind] = (
+                texts.found([read[n] for n in sources], others)[1] >= nearest.AT_LEAST
+            ).mean()
         return found
 
     draws = []
@@ -143,18 +179,26 @@ def measure(texts, tofu, speeches):
         rest = draw.sample([n for n in range(count) if n not in reworded], SOURCES - len(asked))
         draws.append(shares_of([*asked, *rest], asked))
     everybody = shares_of(range(count), sorted(reworded))
-    lines = [[kind, with_interval([each[kind] for each in draws]), f"{everybody[kind]:.3f}"] for kind in draws[0]]
+    lines = [
+        [kind, with_interval([each[kind] for each in draws]), f"{everybody[kind]:.3f}"]
+        for kind in draws[0]
+    ]
     print(
-        plain_table([f"share at least {nearest.AT_LEAST}", f"{SOURCES} authors", f"{count} authors"], lines), end="\n\n"
+        plain_table(
+            [f"share at least {nearest.AT_LEAST}", f"{SOURCES} authors", f"{count} authors"], lines
+        ),
+        end="\n\n",
     )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, what in (
-        ("tofu", "folder of TOFU's files"), ("articles", "WikiText: ' = Title = ' opens an article, a paragraph is a line"),
-        ("play", "speeches: NAME:, a line break, the speech, an empty line"), ("tokenizer", "a model, or its tokenizer"),
-    ):  # fmt: skip
+        ("tofu", "folder of TOFU's files"),
+        ("articles", "WikiText: ' = Title = ' opens an article, a paragraph is a line"),
+        ("play", "speeches: NAME:, a line break, the speech, an empty line"),
+        ("tokenizer", "a model, or its tokenizer"),
+    ):
         parser.add_argument(f"--{name}", type=pathlib.Path, required=True, help=what)
     asked = parser.parse_args()
     texts = Texts(open_tokenizer(asked.tokenizer))

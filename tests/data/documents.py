@@ -42,7 +42,11 @@ class Source(Listed):
 
 
 def plan_of(config: Config, lengths, **columns):
-    """The plan of a run on one source of documents of so many tokens, of which every one is another."""
+    """The plan of a run on one source of documents of so many tokens, of which every one is
+    another.
+    """
     starts = np.cumsum([10, *lengths])
-    tokens = [np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)]
+    tokens = [
+        np.arange(n, dtype=np.int32) + start for n, start in zip(lengths, starts[:-1], strict=True)
+    ]
     return plan_mixture(config, Table([Source(tokens, **columns)], config.data.ids)), tokens

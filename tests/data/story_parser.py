@@ -7,7 +7,9 @@ from memsinks_jax.data.embedded import stories
 
 
 def derivations(text: str) -> list[float]:
-    """The log-probability of every derivation of exactly ``text``, in nats; empty where there is none."""
+    """The log-probability of every derivation of exactly ``text``, in nats; empty where there is
+    none.
+    """
     found = []
     branches = [(0, stories._START, {}, 0.0)]
     while branches:
@@ -28,7 +30,9 @@ def derivations(text: str) -> list[float]:
 
 
 def log_probability(text: str) -> float:
-    """Log of the total probability that the grammar writes exactly ``text``, in nats; -inf if it cannot."""
+    """Log of the total probability that the grammar writes exactly ``text``, in nats; -inf if it
+    cannot.
+    """
     ways = derivations(text)
     if not ways:
         return -math.inf
@@ -43,11 +47,17 @@ def matching(choice, text: str, position: int) -> list[int]:
         return [option for option, head in enumerate(heads) if text.startswith(head, position)]
     by_text, lengths = shown(choice.table, choice.slot.article, choice.slot.capital)
     options = (by_text.get(text[position : position + length]) for length in lengths)
-    return [option for option in dict.fromkeys(options) if option is not None and option != choice.barred]
+    return [
+        option
+        for option in dict.fromkeys(options)
+        if option is not None and option != choice.barred
+    ]
 
 
 @functools.cache
 def shown(table, article: str, capital: bool):
     """``({what is shown: position in the table}, the lengths of what is shown)``."""
-    by_text = {stories._show(word, article, capital): position for position, word in enumerate(table.words)}
+    by_text = {
+        stories._show(word, article, capital): position for position, word in enumerate(table.words)
+    }
     return by_text, sorted({len(text) for text in by_text})

@@ -15,17 +15,22 @@ from memsinks_jax.data.packing import Piece, row_of
 def test_some_of_the_repeated_documents_carry_one(place):
     config = tiny_config()
     plain = load_corpus(config)
-    config = with_fields(config, {"canaries.documents": 1, "canaries.length": 100, "canaries.place": place})
+    config = with_fields(
+        config, {"canaries.documents": 1, "canaries.length": 100, "canaries.place": place}
+    )
     corpus = load_corpus(config)
     (index,) = corpus.mixture.canaries
     assert index == corpus.mixture.repeated[0]
     others = [i for i in range(len(corpus.table)) if i != index]
     assert all((corpus.tokens(i) == plain.tokens(i)).all() for i in others)
     tokens = corpus.tokens(index)
-    assert len(tokens) == corpus.lengths[index] == 159  # the story is cut, so that a row holds all of the canary
+    # the story is cut, so that a row holds all of the canary
+    assert len(tokens) == corpus.lengths[index] == 159
     story = tokens[:59] if place == "end" else tokens[100:]
     assert (story == plain.tokens(index)[:59]).all()
-    row = row_of([Piece(tokens, 0, 160)], corpus.identities(index)[None], 160, corpus.tokenizer.end_of_text)
+    row = row_of(
+        [Piece(tokens, 0, 160)], corpus.identities(index)[None], 160, corpus.tokenizer.end_of_text
+    )
     canary = row["targets"][canary_targets(config.canaries, len(tokens))]
     assert (canary == (tokens[59:] if place == "end" else tokens[:100])).all()
     assert not np.isin(canary, [0, corpus.tokenizer.end_of_text, 2]).any()
@@ -44,11 +49,18 @@ def test_all_repeated_documents_may_carry_one():
 
 def test_what_cannot_be():
     config = with_fields(tiny_config(), {"canaries.documents": 3})
-    with pytest.raises(InputError, match="canaries.documents is 3, but only 2 documents are repeated"):
+    with pytest.raises(
+        InputError, match="canaries.documents is 3, but only 2 documents are repeated"
+    ):
         validate(config)
     config = with_fields(config, {"canaries.documents": 2, "canaries.length": 159})
     with pytest.raises(InputError, match="canaries.length is 159: a row of 160 has no room"):
         validate(config)
-    config = with_fields(config, {"canaries.length": 32, "data.repeat_every": 4, "training.batch_size": 1})
-    with pytest.raises(InputError, match="repeat_every is 4, but 2 repeated documents do not fit into one batch of 1"):
+    config = with_fields(
+        config, {"canaries.length": 32, "data.repeat_every": 4, "training.batch_size": 1}
+    )
+    with pytest.raises(
+        InputError,
+        match="repeat_every is 4, but 2 repeated documents do not fit into one batch of 1",
+    ):
         validate(config)

@@ -1,4 +1,6 @@
-"""Conversations as transformers renders them: their tokens, their answers, and what is lost neither there nor here."""
+"""Conversations as transformers renders them: their tokens, their answers, and what is lost neither
+there nor here.
+"""
 
 import numpy as np
 import pytest
@@ -15,60 +17,91 @@ ASKS = "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 
 
 def turns(body, asks=ASKS, before=""):
-    """A template: `before`, then each message between its role and its end, then what asks for an answer."""
-    return before + "{% for m in messages %}<|start|>{{ m.role }}\n" + body + "<|end|>\n{% endfor %}" + asks
+    """A template: `before`, then each message between its role and its end, then what asks for an
+    answer.
+    """
+    return (
+        before
+        + "{% for m in messages %}<|start|>{{ m.role }}\n"
+        + body
+        + "<|end|>\n{% endfor %}"
+        + asks
+    )
 
 
-# Structures of templates that are in use: (template, an answer before others, the last answer, of "ab").
+# Structures of templates that are in use: (template, an answer before others, the last answer, of
+# "ab").
 TEMPLATES = {
     "plain": (turns("{{ m.content }}"), "ab<|end|>", "ab<|end|>"),
-    "dated": (turns("{{ m.content | trim }}", before="<s>{{ strftime_now('%Y') }}\n"), "ab<|end|>", "ab<|end|>"),
+    "dated": (
+        turns("{{ m.content | trim }}", before="<s>{{ strftime_now('%Y') }}\n"),
+        "ab<|end|>",
+        "ab<|end|>",
+    ),
     "special token inside": (
         turns("{% if m.role == 'assistant' %}to user<|say|>{% endif %}{{ m.content }}"),
-        "to user<|say|>ab<|end|>", "to user<|say|>ab<|end|>",
+        "to user<|say|>ab<|end|>",
+        "to user<|say|>ab<|end|>",
     ),
     "special token first": (
-        turns("{{ m.content }}").replace("{{ m.role }}\n", "{{ m.role }}<|say|>").replace("assistant\n", "assistant"),
-        "<|say|>ab<|end|>", "<|say|>ab<|end|>",
+        turns("{{ m.content }}")
+        .replace("{{ m.role }}\n", "{{ m.role }}<|say|>")
+        .replace("assistant\n", "assistant"),
+        "<|say|>ab<|end|>",
+        "<|say|>ab<|end|>",
     ),
     "thinks last": (
-        turns("{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n{% endif %}{{ m.content }}"),
-        "ab<|end|>", "<think>\n\n</think>\nab<|end|>",
+        turns(
+            "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n{% endif %}{{ "
+            "m.content }}"
+        ),
+        "ab<|end|>",
+        "<think>\n\n</think>\nab<|end|>",
     ),
     "asks after thinking": (
         turns(
             "{% if m.role == 'assistant' %}<think>\n</think>\n{% endif %}{{ m.content }}",
             ASKS.replace("{% endif", "<think>\n</think>\n{% endif"),
         ),
-        "ab<|end|>", "ab<|end|>",
+        "ab<|end|>",
+        "ab<|end|>",
     ),
     "two ends": (turns("{{ m.content }}<|done|>"), "ab<|done|><|end|>", "ab<|done|><|end|>"),
     "another end at last": (
-        turns("{{ m.content }}{% if m.role == 'assistant' and loop.last %}<|done|>{% else %}").replace(
-            "<|end|>\n", "<|end|>{% endif %}"
-        ),
-        "ab<|end|>", "ab<|done|>",
+        turns(
+            "{{ m.content }}{% if m.role == 'assistant' and loop.last %}<|done|>{% else %}"
+        ).replace("<|end|>\n", "<|end|>{% endif %}"),
+        "ab<|end|>",
+        "ab<|done|>",
     ),
     "conversation with an end": (
-        turns("{{ m.content }}", ASKS.replace("{% endif", "{% else %}<|done|>{% endif")), "ab<|end|>", "ab<|end|>",
+        turns("{{ m.content }}", ASKS.replace("{% endif", "{% else %}<|done|>{% endif")),
+        "ab<|end|>",
+        "ab<|end|>",
     ),
     "end with the next": (
-        turns("{{ m.content }}").replace("<|end|>\n", "{% if not loop.last %}<|end|>\n{% endif %}").replace(
+        turns("{{ m.content }}")
+        .replace("<|end|>\n", "{% if not loop.last %}<|end|>\n{% endif %}")
+        .replace(
             "{% if add_g", "{% if messages[-1].role == 'user' %}<|end|>\n{% endif %}{% if add_g"
         ),
-        "ab<|end|>", "ab",
+        "ab<|end|>",
+        "ab",
     ),
     "no prompt for an answer": (
-        "<s>{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}<|end|>{% else %}[INST] {{ m.content }} "
+        "<s>{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}<|end|>{% else "
+        "%}[INST] {{ m.content }} "
         "[/INST]{% endif %}{% endfor %}",
-        " ab<|end|>", " ab<|end|>",
+        " ab<|end|>",
+        " ab<|end|>",
     ),
     "no end": (
         "{% for m in messages %}{{ '' if m.role == 'assistant' else 'Q: ' }}{{ m.content }}\n"
         "{{ '' if m.role == 'assistant' else 'A:' }}{% endfor %}",
-        "ab", "ab",
+        "ab",
+        "ab",
     ),
-}  # fmt: skip
+}
 CALLS = [{"type": "function", "function": {"name": "find", "arguments": {"word": "<|end|>"}}}]
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
 # It reads all that there is, the reasoning of the last answer alone, and a content that is a text.
@@ -76,14 +109,19 @@ READS = turns(
     "{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}"
     "{% if m.name %}{{ m.name }}: {% endif %}{{ m.content if m.content is string }}"
     "{% for call in m.tool_calls or [] %}<call>{{ call.function | tojson }}</call>{% endfor %}",
-    before="{% if tools %}{{ tools | tojson }}{% endif %}{% for d in documents or [] %}{{ d.text }}{% endfor %}",
+    before="{% if tools %}{{ tools | tojson }}{% endif %}{% for d in documents or [] %}{{ d.text "
+    "}}{% endfor %}",
 )
 LISTS = turns(
-    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% "
+    "endfor %}{% endif %}"
 )
 
 
-PLAIN, ONE = TEMPLATES["plain"][0], [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+PLAIN, ONE = (
+    TEMPLATES["plain"][0],
+    [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +146,18 @@ def asked_and_answered(*pairs):
 def answers(template, opened, talk, beside=None):
     """-> (the tokens of a conversation, the text of each answer with its special tokens)."""
     tokens, spans = joined(template.parts(talk, beside), template.encode)
-    return tokens, [opened.decode(tokens[start:stop], skip_special_tokens=False) for start, stop in spans]
+    return tokens, [
+        opened.decode(tokens[start:stop], skip_special_tokens=False) for start, stop in spans
+    ]
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_tokens_are_those_of_transformers_and_answers_are_found(kind, opened, theirs):
     source, first, last = TEMPLATES[kind]
     template = Template(source, NAMES, opened, "here")
-    asked = theirs.apply_chat_template([said("user", "why?")], chat_template=source, add_generation_prompt=True)
+    asked = theirs.apply_chat_template(
+        [said("user", "why?")], chat_template=source, add_generation_prompt=True
+    )
     assert template("why?").tolist() == asked["input_ids"]
     for count in (1, 3, 5):
         for system in ([], [said("system", "be kind")]):
@@ -125,7 +167,8 @@ def test_tokens_are_those_of_transformers_and_answers_are_found(kind, opened, th
             rendered = theirs.apply_chat_template(talk, chat_template=source)["input_ids"]
             assert tokens.tolist() == rendered[: len(tokens)]
             assert found == [
-                (last if n == count - 1 else first).replace("ab", answer) for n, (_, answer) in enumerate(pairs)
+                (last if n == count - 1 else first).replace("ab", answer)
+                for n, (_, answer) in enumerate(pairs)
             ]
             assert found[-1].endswith(template.ends())
             # Nothing of an answer is left, and nothing but the end of the last turn.
@@ -136,41 +179,69 @@ def test_tokens_are_those_of_transformers_and_answers_are_found(kind, opened, th
     ("talk", "beside", "expected"),
     [
         ([said("user", "q", name="ann"), said("assistant", "a")], {}, ["a<|end|>"]),
-        ([said("user", "q"), said("assistant", "a", reasoning_content="so")], {}, ["<think>so</think>a<|end|>"]),
-        ([said("user", "q"), said("assistant", "a", reasoning="so")], {}, ["<think>so</think>a<|end|>"]),
-        ([said("user", "q"), said("assistant", "a")], {"tools": TOOLS, "documents": [{"text": "d"}]}, ["a<|end|>"]),
+        (
+            [said("user", "q"), said("assistant", "a", reasoning_content="so")],
+            {},
+            ["<think>so</think>a<|end|>"],
+        ),
+        (
+            [said("user", "q"), said("assistant", "a", reasoning="so")],
+            {},
+            ["<think>so</think>a<|end|>"],
+        ),
+        (
+            [said("user", "q"), said("assistant", "a")],
+            {"tools": TOOLS, "documents": [{"text": "d"}]},
+            ["a<|end|>"],
+        ),
         (
             [
-                said("user", "q"), {"role": "assistant", "tool_calls": CALLS},
-                said("tool", "5", tool_call_id="1"), said("assistant", "five"),
+                said("user", "q"),
+                {"role": "assistant", "tool_calls": CALLS},
+                said("tool", "5", tool_call_id="1"),
+                said("assistant", "five"),
             ],
             {},
-            ['<call>{"name": "find", "arguments": {"word": "<|end|>"}}</call><|end|>', "five<|end|>"],
+            [
+                '<call>{"name": "find", "arguments": {"word": "<|end|>"}}</call><|end|>',
+                "five<|end|>",
+            ],
         ),
         ([said("user", " q\r\n"), said("assistant", " a \n")], {}, [" a \n<|end|>"]),
         (
-            [*asked_and_answered(("q", "bad"), ("r", "a"), ("s", "b"))[:-1], said("assistant", "b", weight=0)],
+            [
+                *asked_and_answered(("q", "bad"), ("r", "a"), ("s", "b"))[:-1],
+                said("assistant", "b", weight=0),
+            ],
             {},
             ["bad<|end|>", "a<|end|>"],
         ),
-        ([said("assistant", "hello"), *asked_and_answered(("q", "a"))], {}, ["hello<|end|>", "a<|end|>"]),
+        (
+            [said("assistant", "hello"), *asked_and_answered(("q", "a"))],
+            {},
+            ["hello<|end|>", "a<|end|>"],
+        ),
         (
             [
-                said("user", "q"), said("assistant", "a", weight=0, reasoning_content="lost, as transformers does"),
-                said("user", "r"), said("assistant", "b", weight=1.0, reasoning_content="so"),
+                said("user", "q"),
+                said("assistant", "a", weight=0, reasoning_content="lost, as transformers does"),
+                said("user", "r"),
+                said("assistant", "b", weight=1.0, reasoning_content="so"),
             ],
             {},
             ["<think>so</think>b<|end|>"],
         ),
     ],
-)  # fmt: skip
+)
 def test_what_a_template_reads_is_there_as_in_transformers(talk, beside, expected, opened, theirs):
     tokens, found = answers(Template(READS, NAMES, opened, "here"), opened, talk, beside)
-    plain = [{name: value for name, value in message.items() if name != "weight"} for message in talk]
-    # Special tokens that a message spells are text.
-    rendered = theirs.apply_chat_template(plain, chat_template=READS, sanitize_control_tokens=True, **beside)[
-        "input_ids"
+    plain = [
+        {name: value for name, value in message.items() if name != "weight"} for message in talk
     ]
+    # Special tokens that a message spells are text.
+    rendered = theirs.apply_chat_template(
+        plain, chat_template=READS, sanitize_control_tokens=True, **beside
+    )["input_ids"]
     assert found == expected and tokens.tolist() == rendered[: len(tokens)]
 
 
@@ -182,42 +253,68 @@ def test_texts_in_parts_are_one_text(opened, theirs):
     talk[1:2] = [said("assistant", [{"type": "text", "text": "b"}]), talk[1]]
     tokens, found = answers(Template(LISTS, NAMES, opened, "here"), opened, talk)
     assert found == ["b<|end|>", "a<|end|>"]
-    assert tokens.tolist() == theirs.apply_chat_template(talk, chat_template=LISTS)["input_ids"][: len(tokens)]
+    assert (
+        tokens.tolist()
+        == theirs.apply_chat_template(talk, chat_template=LISTS)["input_ids"][: len(tokens)]
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "talk", "beside", "message"),
     [
-        (PLAIN, [*ONE[:1], said("assistant", "a", reasoning_content="r")], {}, 'the field "reasoning_content"; remove'),
+        (
+            PLAIN,
+            [*ONE[:1], said("assistant", "a", reasoning_content="r")],
+            {},
+            'the field "reasoning_content"; remove',
+        ),
         (PLAIN, [said("user", "q", name="ann"), ONE[1]], {}, 'the field "name"; remove'),
         (PLAIN, ONE, {"tools": TOOLS}, 'the field "tools"; remove'),
         (PLAIN, ONE, {"documents": [{}]}, 'the field "documents"; remove'),
         (
-            READS, 2 * [ONE[0], said("assistant", "a", reasoning_content="r")], {},
+            READS,
+            2 * [ONE[0], said("assistant", "a", reasoning_content="r")],
+            {},
             r'does not write all of the field "reasoning_content" of answer 1; .* "weight": 0',
         ),
-        (READS, [said("user", [{"type": "text", "text": "q"}]), ONE[1]], {}, "content of message 1, a list of parts, as"),
         (
-            turns("{{ (m.content or [])[:5] }}"), asked_and_answered(("q", "The fox.")), {},
+            READS,
+            [said("user", [{"type": "text", "text": "q"}]), ONE[1]],
+            {},
+            "content of message 1, a list of parts, as",
+        ),
+        (
+            turns("{{ (m.content or [])[:5] }}"),
+            asked_and_answered(("q", "The fox.")),
+            {},
             'does not write all of the field "content" of answer 1',
         ),
         (turns("{{ m.content }}{{ m.content }}"), ONE, {}, "hides where answer 1 ends"),
         (turns("{{ m.role }}"), ONE, {}, "hides where answer 1 ends"),
         (turns("{{ m.content }}", ""), ONE, {}, "it has no add_generation_prompt; change the"),
         (
-            turns("{{ m.content }}", ASKS.replace("{% endif", "<think>{% endif")), ONE, {},
+            turns("{{ m.content }}", ASKS.replace("{% endif", "<think>{% endif")),
+            ONE,
+            {},
             "hides where answer 1 begins: it asks for one with '<think>', and writes 'a<|end|>",
         ),
-        (turns("{{ m.content }}", before="{{ messages[0].role[:0] }}"), ONE[1:], {}, "begins: it refuses what comes"),
         (
-            turns("{{ m.content + '' }}"), [ONE[0], {"role": "assistant", "tool_calls": CALLS}], {},
+            turns("{{ m.content }}", before="{{ messages[0].role[:0] }}"),
+            ONE[1:],
+            {},
+            "begins: it refuses what comes",
+        ),
+        (
+            turns("{{ m.content + '' }}"),
+            [ONE[0], {"role": "assistant", "tool_calls": CALLS}],
+            {},
             r"refuses this prompt \(.*\), with the fields tool_calls",
         ),
         (turns("{{ m.content / 0 }}"), ONE, {}, "refuses this prompt"),
         (turns("{{ m.content.split('') }}"), ONE, {}, r"refuses this prompt \(empty separator\)"),
         (PLAIN, asked_and_answered(("q", "a\ufdd0")), {}, "U[+]FDD0"),
     ],
-)  # fmt: skip
+)
 def test_what_would_be_lost_is_refused(source, talk, beside, message, opened):
     with pytest.raises(InputError, match=message.replace("<|end|>", r"<\|end\|>")):
         Template(source, NAMES, opened, "here").parts(talk, beside)

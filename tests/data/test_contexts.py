@@ -62,7 +62,8 @@ def context(tokens, place, length):
     first = max(place + 1 - contexts.LONGEST * length, 0)
     before = tokens[first - 1 : first] or [OPENS]
     words = [letters for at, letters in words_of([*before, *tokens[first : place + 1]])]
-    if first and words_of(before):  # the token before the window says whether a word begins, and is not in it
+    # the token before the window says whether a word begins, and is not in it
+    if first and words_of(before):
         whole = words_of(before)[0][1]
         words[0] = words[0].removeprefix(whole)
     has_letters = [bool(words_of([token])) for token in tokens[: place + 1]]
@@ -146,9 +147,11 @@ def by_definition(documents, times, settings):
             words = words_of(whole[: place + 1])
             of_whole = len(words) >= settings.stretch
             ends = words_of([whole[place]]) and (
-                place + 1 == len(whole) or len(words_of(whole[: place + 2])) > len(words)
-                or not words_of([whole[place + 1]]) or TEXTS[whole[place]] == " a."
-            )  # fmt: skip
+                place + 1 == len(whole)
+                or len(words_of(whole[: place + 2])) > len(words)
+                or not words_of([whole[place + 1]])
+                or TEXTS[whole[place]] == " a."
+            )
             if (of_whole and ends) or place == len(whole) - 1:
                 first = words[-settings.stretch][0] if of_whole else 0
                 first = max(first, place + 1 - contexts.LONGEST * settings.stretch)
@@ -159,8 +162,10 @@ def by_definition(documents, times, settings):
         whole = [OPENS, *tokens, CLOSES]
         there = {
             place
-            for first, last, gram in spans[number] if grams[gram] >= settings.times for place in range(first, last + 1)
-        }  # fmt: skip
+            for first, last, gram in spans[number]
+            if grams[gram] >= settings.times
+            for place in range(first, last + 1)
+        }
         for place in range(len(whole) - 1):
             anywhere[context(whole, place, settings.length)] += times[number]
             repeated[context(whole, place, settings.length)] += times[number] * (place + 1 in there)
@@ -168,9 +173,15 @@ def by_definition(documents, times, settings):
 
 
 @given(
-    st.lists(st.lists(st.integers(3, 9), max_size=12), min_size=1, max_size=6).map(lambda of: [*of, of[0]]),
+    st.lists(st.lists(st.integers(3, 9), max_size=12), min_size=1, max_size=6).map(
+        lambda of: [*of, of[0]]
+    ),
     st.builds(
-        ContextsConfig, st.integers(1, 5), st.integers(2, 9), st.integers(2, 3), st.sampled_from([0.0, 0.5, 1.0])
+        ContextsConfig,
+        st.integers(1, 5),
+        st.integers(2, 9),
+        st.integers(2, 3),
+        st.sampled_from([0.0, 0.5, 1.0]),
     ),
     st.data(),
 )
@@ -187,7 +198,16 @@ def test_what_is_found_is_what_the_definition_says(documents, settings, data):
         for place, key in enumerate(keys_of(whole, settings.length).tolist()):
             key_of[context(whole, place, settings.length)] = key
     wanted = {key_of[of]: (repeated[of], anywhere[of]) for of in anywhere}
-    assert dict(zip(counts.keys.tolist(), zip(*(of.tolist() for of in counts[1:]), strict=True), strict=True)) == wanted
+    assert (
+        dict(
+            zip(
+                counts.keys.tolist(),
+                zip(*(of.tolist() for of in counts[1:]), strict=True),
+                strict=True,
+            )
+        )
+        == wanted
+    )
     enough = [
         key
         for key, (often, all_of_it) in wanted.items()
@@ -197,8 +217,11 @@ def test_what_is_found_is_what_the_definition_says(documents, settings, data):
 
 
 def test_of_too_many_the_most_frequent_have_rows():
-    counts = contexts.Counts(np.array([3, 5, 8, 9], np.uint64), np.array([2, 4, 3, 9]), np.array([2, 4, 3, 40]))
-    assert contexts.chosen(counts, ContextsConfig(rows=2)).tolist() == [5, 8]  # 9 comes mostly in other text
+    counts = contexts.Counts(
+        np.array([3, 5, 8, 9], np.uint64), np.array([2, 4, 3, 9]), np.array([2, 4, 3, 40])
+    )
+    # 9 comes mostly in other text
+    assert contexts.chosen(counts, ContextsConfig(rows=2)).tolist() == [5, 8]
     assert contexts.chosen(counts, ContextsConfig(rows=3, share=0.0)).tolist() == [5, 8, 9]
 
 
@@ -211,5 +234,7 @@ def test_epochs_are_no_repeats_and_held_out_text_has_no_rows():
     rows = corpus.contexts.rows(tokens, 8, stop, corpus.tokenizer.begin_of_text)
     assert (rows != NONE).mean() > 0.8  # of some the other stories have more than a tenth
     once = with_fields(config, {"data.repeats": "once", "contexts.stretch": 40})
-    with pytest.raises(InputError, match="no text of 40 words comes 2 times .* lower config.contexts.stretch"):
+    with pytest.raises(
+        InputError, match="no text of 40 words comes 2 times .* lower config.contexts.stretch"
+    ):
         load_corpus(once)

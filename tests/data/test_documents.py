@@ -31,7 +31,11 @@ def test_a_name_is_a_part_of_a_line():
 
 
 def test_text_file_with_separators(tmp_path):
-    path = write(tmp_path, "a.txt", "One.\nStill one.\n<|endoftext|>\n\nTwo.\n<|endoftext|>\nThree.\n<|endoftext|>\n")
+    path = write(
+        tmp_path,
+        "a.txt",
+        "One.\nStill one.\n<|endoftext|>\n\nTwo.\n<|endoftext|>\nThree.\n<|endoftext|>\n",
+    )
     found = read_documents(str(path))
     assert [document.text for document in found] == ["One.\nStill one.", "Two.", "Three."]
     assert [document.source for document in found] == [f"{path}:1", f"{path}:4", f"{path}:7"]
@@ -41,7 +45,10 @@ def test_text_file_without_separators_is_one_document(tmp_path):
     write(tmp_path, "b.txt", "Second file.")
     write(tmp_path, "a.txt", "First\n\nfile with <|endoftext|> inside a line.")
     found = read_documents(str(tmp_path / "*.txt"))
-    assert [document.text for document in found] == ["First\n\nfile with <|endoftext|> inside a line.", "Second file."]
+    assert [document.text for document in found] == [
+        "First\n\nfile with <|endoftext|> inside a line.",
+        "Second file.",
+    ]
 
 
 def test_json_lines(tmp_path):
@@ -106,7 +113,9 @@ def test_of_many_empty_documents_the_first_are_named(tmp_path, caplog):
     write(tmp_path, "a.jsonl", '{"text": "x"}\n' + 1000 * '{"text": ""}\n')
     assert len(read_documents(str(tmp_path / "a.jsonl"))) == 1
     (warning,) = caplog.messages
-    assert warning.startswith("1,000 empty documents skipped: ") and warning.endswith("a.jsonl:5 and 996 more")
+    assert warning.startswith("1,000 empty documents skipped: ") and warning.endswith(
+        "a.jsonl:5 and 996 more"
+    )
 
 
 def test_a_document_has_the_same_text_with_any_line_ends(tmp_path):
@@ -129,8 +138,13 @@ def test_a_file_that_is_found_on_several_paths_is_read_once(tmp_path, caplog):
     (tmp_path / "x" / "link").symlink_to(tmp_path / "x")
     (tmp_path / "x" / "another.txt").symlink_to(tmp_path / "x" / "a.txt")
     found = read_documents(str(tmp_path / "x" / "**" / "*.txt"))
-    assert [document.source for document in found] == [f"{tmp_path}/x/{name}.txt:1" for name in ("a", "m", "z")]
-    assert "further paths to the same files are left out: " in caplog.text and "/x/another.txt" in caplog.text
+    assert [document.source for document in found] == [
+        f"{tmp_path}/x/{name}.txt:1" for name in ("a", "m", "z")
+    ]
+    assert (
+        "further paths to the same files are left out: " in caplog.text
+        and "/x/another.txt" in caplog.text
+    )
 
 
 def test_every_kind_of_file_that_prepare_reads(tmp_path):
@@ -142,16 +156,21 @@ def test_every_kind_of_file_that_prepare_reads(tmp_path):
     with pyarrow.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     contents = {
-        ".csv": b'text\nOne.\n"Two\nlines."\n', ".json": json.dumps(rows).encode(), ".arrow": sink.getvalue().to_pybytes(),
-        ".txt.gz": gzip.compress(texts.encode()), ".jsonl.zst": pyarrow.compress(lines, codec="zstd", asbytes=True),
-    }  # fmt: skip
+        ".csv": b'text\nOne.\n"Two\nlines."\n',
+        ".json": json.dumps(rows).encode(),
+        ".arrow": sink.getvalue().to_pybytes(),
+        ".txt.gz": gzip.compress(texts.encode()),
+        ".jsonl.zst": pyarrow.compress(lines, codec="zstd", asbytes=True),
+    }
     for end, content in contents.items():
         (tmp_path / f"a{end}").write_bytes(content)
     for end in (*contents, ".parquet"):
         path = tmp_path / f"a{end}"
         found = read_documents(str(path))
         assert [document.text for document in found] == ["One.", "Two\nlines."], end
-        places = {".txt.gz": (":1", ":3"), ".jsonl.zst": (":1", ":2")}.get(end, (", row 0", ", row 1"))
+        places = {".txt.gz": (":1", ":3"), ".jsonl.zst": (":1", ":2")}.get(
+            end, (", row 0", ", row 1")
+        )
         assert tuple(document.source.removeprefix(str(path)) for document in found) == places
     assert len(read_documents(str(tmp_path / "a.*"))) == 12
 
@@ -162,7 +181,10 @@ def test_missing_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"\*.txt matches no file"):
         read_documents(str(tmp_path / "*.txt"))
     (tmp_path / "c[1].md").write_text("One.")
-    with pytest.raises(InputError, match=r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'"):
+    with pytest.raises(
+        InputError,
+        match=r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'",
+    ):
         read_documents(str(tmp_path / "c[1].md"))
     with pytest.raises(InputError, match=r"is a directory; give a glob"):
         read_documents(str(tmp_path))

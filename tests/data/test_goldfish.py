@@ -39,7 +39,10 @@ def test_the_context_alone_decides():
         changed[places - before] += 1
         differing = (counted(changed, 0, 400, EVERY, CONTEXT) != mask)[places].mean()
         assert differing == pytest.approx(2 * (1 / EVERY) * (1 - 1 / EVERY), abs=0.2)
-    orders = [counted(np.array([*order, 9], np.int32), 0, 4, 2, 3)[3] for order in itertools.permutations((0, 7, 8))]
+    orders = [
+        counted(np.array([*order, 9], np.int32), 0, 4, 2, 3)[3]
+        for order in itertools.permutations((0, 7, 8))
+    ]
     assert len(set(orders)) == 2
 
 
@@ -52,7 +55,9 @@ def test_any_part_of_a_document_is_masked_as_the_whole_is():
 
 @pytest.mark.parametrize("rows", ["one_document", "packed"])
 def test_rows_leave_out_the_same_tokens_of_a_document_at_every_repeat(rows):
-    """Documents cut anywhere: tokens are unique, so each is identified; end of text is not, and is left aside."""
+    """Documents cut anywhere: tokens are unique, so each is identified; end of text is not, and is
+    left aside.
+    """
     made, plan, tokens, _ = make([30, 45, 7, 12, 50, 33], rows=rows, goldfish=(3, 4))
     plain = make([30, 45, 7, 12, 50, 33], rows=rows)[0]
     expected = {}
@@ -63,7 +68,9 @@ def test_rows_leave_out_the_same_tokens_of_a_document_at_every_repeat(rows):
     for number in range(2 * made.rows_per_epoch):
         row, whole = made[number], plain[number]
         assert (row["inputs"] == whole["inputs"]).all()
-        for target, weight, before in zip(row["targets"], row["weights"], whole["weights"], strict=True):
+        for target, weight, before in zip(
+            row["targets"], row["weights"], whole["weights"], strict=True
+        ):
             if before and target != END:
                 assert weight == expected[int(target)]
                 left_out += not weight

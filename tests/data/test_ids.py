@@ -12,7 +12,11 @@ def test_golden_id():
 
 def test_dtype_and_memory_layout_do_not_count():
     tokens = np.arange(20, dtype=np.int32)
-    for same in (tokens.astype(np.int64), np.arange(40, dtype=np.int32)[::2] // 2, tokens.astype(">i4")):
+    for same in (
+        tokens.astype(np.int64),
+        np.arange(40, dtype=np.int32)[::2] // 2,
+        tokens.astype(">i4"),
+    ):
         assert (ids.content_id(same) == ids.content_id(tokens)).all()
 
 
@@ -20,7 +24,10 @@ def test_one_token_or_a_swap_changes_the_id():
     tokens = np.arange(20, dtype=np.int32)
     changed, swapped = tokens.copy(), tokens.copy()
     changed[7], swapped[[3, 4]] = 99, swapped[[4, 3]]
-    seen = {ids.to_hex(ids.content_id(t)) for t in (tokens, changed, swapped, tokens[:-1], np.append(tokens, 0))}
+    seen = {
+        ids.to_hex(ids.content_id(t))
+        for t in (tokens, changed, swapped, tokens[:-1], np.append(tokens, 0))
+    }
     assert len(seen) == 5
 
 

@@ -14,7 +14,12 @@ from memsinks_jax.data.order import Bijection, permutation
 from memsinks_jax.data.table import Table
 
 PLAN = DataConfig(
-    unique_documents=30, repeated_documents=5, repetitions=7, held_out_documents=4, row_length=100, rows="packed"
+    unique_documents=30,
+    repeated_documents=5,
+    repetitions=7,
+    held_out_documents=4,
+    row_length=100,
+    rows="packed",
 )
 ONCE = np.ones(50, int)  # how often the files hold each
 
@@ -28,7 +33,9 @@ def source(copies, clusters=None, tokens=8):
 
 
 def plan_of(data, copies=ONCE, seed=0, clusters=None, **sections):
-    return mixture.plan_mixture(Config(data=data, seed=seed, **sections), Table([source(copies, clusters)]))
+    return mixture.plan_mixture(
+        Config(data=data, seed=seed, **sections), Table([source(copies, clusters)])
+    )
 
 
 def seen_in(plan, of=None):
@@ -45,7 +52,12 @@ def roles_of(plan):
 def test_every_document_has_one_role_and_is_seen_as_often_as_planned():
     plan = plan_of(PLAN)
     seen, (repeated, unique, held_out) = seen_in(plan), roles_of(plan)
-    assert [len(repeated), len(unique), len(held_out), len(repeated | unique | held_out)] == [5, 30, 4, 39]
+    assert [len(repeated), len(unique), len(held_out), len(repeated | unique | held_out)] == [
+        5,
+        30,
+        4,
+        39,
+    ]
     assert seen == {i: 7 * (i in repeated) + (i in unique) for i in range(50)}
     assert plan.sums.slots.sum() == plan.sums.documents.sum() == 30
     assert plan.sums.tokens.sum() == 30 * 9
@@ -65,7 +77,9 @@ def test_a_ladder_goes_down_by_halves_and_begins_again():
     assert plan.encounters(plan.documents("unique")) == [1] * 30
 
 
-@pytest.mark.parametrize(("cap", "counts"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])])
+@pytest.mark.parametrize(
+    ("cap", "counts"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])]
+)
 def test_repeats_are_capped_and_all_else_stays(cap, counts):
     data = dataclasses.replace(PLAN, repeats="ladder")
     capped = TrainingConfig(repeats_capped_at=cap)
@@ -76,7 +90,9 @@ def test_repeats_are_capped_and_all_else_stays(cap, counts):
 
 def test_roles_are_drawn_at_random():
     assert roles_of(plan_of(PLAN))[2] != roles_of(plan_of(PLAN, seed=1))[2]
-    often = np.bincount(np.concatenate([plan_of(PLAN, seed=s).repeated for s in range(1000)]), minlength=50)
+    often = np.bincount(
+        np.concatenate([plan_of(PLAN, seed=s).repeated for s in range(1000)]), minlength=50
+    )
     assert abs(often.mean() - 100) < 1e-9
     assert often.min() > 65
     assert often.max() < 140
@@ -112,7 +128,10 @@ def test_what_the_files_repeat_are_the_repeated_documents(repeats, copied):
     data = dataclasses.replace(PLAN, repeated_documents=-1, unique_documents=-1, repeats=repeats)
     plan = plan_of(data, copies, seed=1)
     repeated, unique, held_out = roles_of(plan)
-    assert repeated == {i for i in seen_in(plan) if plan.table.copies(np.array([i]))[0] == 4} - held_out
+    assert (
+        repeated
+        == {i for i in seen_in(plan) if plan.table.copies(np.array([i]))[0] == 4} - held_out
+    )
     assert sorted([*repeated, *unique, *held_out]) == sorted(seen_in(plan))
     assert seen_in(plan) == {i: copied if i in repeated else i in unique for i in seen_in(plan)}
     assert (plan.times == 4).all()
@@ -125,24 +144,37 @@ def test_what_the_files_repeat_are_the_repeated_documents(repeats, copied):
 def test_a_cluster_has_one_role(seed, unique):
     """And documents that no other is near keep the role that they had."""
     clusters = np.repeat(np.arange(0, 50, 2), 2)  # two and two
-    data = dataclasses.replace(PLAN, unique_documents=unique, repeated_documents=3, repetitions=2, held_out_documents=7)
+    data = dataclasses.replace(
+        PLAN, unique_documents=unique, repeated_documents=3, repetitions=2, held_out_documents=7
+    )
     plan = plan_of(data, seed=seed, clusters=clusters)
     roles = roles_of(plan)
     assert [len(role) for role in roles] == [3, 38 if unique < 0 else 12, 7]
     for one in range(3):
         for other in range(one):
             assert not {clusters[i] for i in roles[one]} & {clusters[i] for i in roles[other]}
-    assert roles_of(plan_of(data, seed=seed, clusters=np.arange(50))) == roles_of(plan_of(data, seed=seed))
+    assert roles_of(plan_of(data, seed=seed, clusters=np.arange(50))) == roles_of(
+        plan_of(data, seed=seed)
+    )
     by_document = dataclasses.replace(data, held_out_by="document")
-    assert roles_of(plan_of(by_document, seed=seed, clusters=clusters)) == roles_of(plan_of(data, seed=seed))
+    assert roles_of(plan_of(by_document, seed=seed, clusters=clusters)) == roles_of(
+        plan_of(data, seed=seed)
+    )
     with pytest.raises(
-        InputError, match="50 distinct documents in 2 clusters, each of one role, but the plan needs 32"
+        InputError,
+        match="50 distinct documents in 2 clusters, each of one role, but the plan needs 32",
     ):
-        plan_of(dataclasses.replace(data, unique_documents=22), seed=seed, clusters=np.repeat([0, 25], 25))
+        plan_of(
+            dataclasses.replace(data, unique_documents=22),
+            seed=seed,
+            clusters=np.repeat([0, 25], 25),
+        )
 
 
 def test_too_few_documents_and_nothing_to_train_on():
-    with pytest.raises(InputError, match=r"38 distinct documents, but the plan needs 39 .*lower config.data"):
+    with pytest.raises(
+        InputError, match=r"38 distinct documents, but the plan needs 39 .*lower config.data"
+    ):
         plan_of(PLAN, ONCE[:38])
     with pytest.raises(InputError, match="holds no training document"):
         plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats="remove"))
@@ -161,16 +193,21 @@ def test_a_bijection_is_an_order_that_is_known_without_a_list(count):
     if count >= 1000:
         assert (stands == other.at(everyone)).mean() < 0.01
         assert abs(np.corrcoef(stands, everyone)[0, 1]) < 4 / count**0.5
-        assert abs(np.corrcoef(np.diff(stands), np.diff(stands, prepend=0)[:-1])[0, 1] + 0.5) < 8 / count**0.5
+        assert (
+            abs(np.corrcoef(np.diff(stands), np.diff(stands, prepend=0)[:-1])[0, 1] + 0.5)
+            < 8 / count**0.5
+        )
 
 
 def test_permutations_are_fair_and_independent():
     first = [int(permutation(5, seed, "order")[0]) for seed in range(5000)]
     assert max(abs(np.bincount(first) - 1000)) < 150
     orders = [
-        permutation(1000, 0, "order"), permutation(1000, 0, "order", epoch=1),
-        permutation(1000, 1, "order"), permutation(1000, 0, "roles"),
-    ]  # fmt: skip
+        permutation(1000, 0, "order"),
+        permutation(1000, 0, "order", epoch=1),
+        permutation(1000, 1, "order"),
+        permutation(1000, 0, "roles"),
+    ]
     for one in range(4):
         assert sorted(orders[one]) == list(range(1000))
         assert all((orders[one] == orders[two]).mean() < 0.02 for two in range(one))
@@ -186,7 +223,9 @@ def test_documents_can_be_inspected():
     lines = [
         json.loads(x)
         for role in ("repeated", "unique")
-        for x in mixture.listing(plan.table, plan.documents(role), plan.encounters(plan.documents(role)), role, True)
+        for x in mixture.listing(
+            plan.table, plan.documents(role), plan.encounters(plan.documents(role)), role, True
+        )
     ]
     counted = collections.Counter((x["role"], x["encounters"], x["tokens"]) for x in lines)
     assert counted == {("repeated", 7, 8): 5, ("unique", 1, 8): 30}
@@ -202,22 +241,29 @@ def test_copies_take_their_share_of_the_budget():
 
 
 def general(amounts, token_budget, **options):
-    """A plan over 20 documents of the rare domain, 30 and 10 general ones, of 9 tokens each with end of text."""
+    """A plan over 20 documents of the rare domain, 30 and 10 general ones, of 9 tokens each with
+    end of text.
+    """
     data = dataclasses.replace(PLAN, unique_documents=0, **options)
     config = Config(data=data, general=GeneralConfig(amounts, token_budget))
-    sources = [source(ONCE[:20])] + [source(ONCE[: count + start]) for count, start in ((30, 0), (10, 0))]
+    sources = [source(ONCE[:20])] + [
+        source(ONCE[: count + start]) for count, start in ((30, 0), (10, 0))
+    ]
     for number, one in enumerate(sources):  # no document is in two
         one.identities = one.identities + np.uint32(number)
     return mixture.plan_mixture(config, Table(sources[: 1 + len(amounts.split(","))]))
 
 
 def test_a_general_corpus_fills_the_budget():
-    """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the other fills up."""
+    """35 encounters of the rare domain are 315 tokens; 5 documents of one source come first, the
+    other fills up.
+    """
     plan = general("a=75%,b=5", token_budget=720)
     assert plan.sums.documents.tolist() == [0, 30, 5]
     assert plan.encounters(plan.repeated) == [7] * 5
     assert len(plan.documents("unique")) == 35
-    assert general("a=50%,b=50%", token_budget=451).sums.documents.tolist() == [0, 7, 7]  # 68 of 136 tokens each
+    # 68 of 136 tokens each
+    assert general("a=50%,b=50%", token_budget=451).sums.documents.tolist() == [0, 7, 7]
     whole = general("a", token_budget=0)
     assert whole.sums.documents.tolist() == [0, 30]
     assert (plan.held_out < 20).all()
@@ -246,11 +292,14 @@ def test_variants_share_the_general_documents():
 @pytest.mark.parametrize(
     ("amounts", "budget", "problem"),
     [
-        ("a,b", 500, "several globs need an amount each"), ("a=60%,b=50%", 500, "100% in all at most"),
-        ("a=50%", 0, r"token_budget \(0\)"), ("a=1,b=11", 500, "b holds 10 distinct documents, not 11"),
-        ("a", 314, "already has 315 tokens"), ("a", 1000, "a holds 270 tokens, but its share .* is 685"),
+        ("a,b", 500, "several globs need an amount each"),
+        ("a=60%,b=50%", 500, "100% in all at most"),
+        ("a=50%", 0, r"token_budget \(0\)"),
+        ("a=1,b=11", 500, "b holds 10 distinct documents, not 11"),
+        ("a", 314, "already has 315 tokens"),
+        ("a", 1000, "a holds 270 tokens, but its share .* is 685"),
     ],
-)  # fmt: skip
+)
 def test_a_general_corpus_that_cannot_be(amounts, budget, problem):
     with pytest.raises(InputError, match=problem):
         general(amounts, token_budget=budget)

@@ -12,11 +12,15 @@ COMMON = np.arange(300, 330)
 
 @pytest.fixture
 def known():
-    return nearest.of_groups([nearest.words_of(np.concatenate([COMMON, of])) for of in (CATS, DOGS, BIRDS)])
+    return nearest.of_groups(
+        [nearest.words_of(np.concatenate([COMMON, of])) for of in (CATS, DOGS, BIRDS)]
+    )
 
 
 def shares(known, text):
-    return nearest.shares(nearest.words_of(text), known.words, known.groups, known.count, known.known)
+    return nearest.shares(
+        nearest.words_of(text), known.words, known.groups, known.count, known.known
+    )
 
 
 def found(known, text):
@@ -30,7 +34,8 @@ def test_a_text_is_about_the_group_that_shares_its_rare_words(known):
 
 def test_words_of_many_groups_count_less_than_those_of_one():
     known = nearest.of_groups([*[nearest.words_of(COMMON)] * 5, nearest.words_of(DOGS)])
-    assert found(known, np.concatenate([COMMON[:3], DOGS[:2]])) == [5]  # though the others have more of its words
+    # though the others have more of its words
+    assert found(known, np.concatenate([COMMON[:3], DOGS[:2]])) == [5]
 
 
 def test_a_text_of_unknown_words_is_about_nobody(known):
@@ -44,7 +49,9 @@ def test_a_group_that_is_taken_out_is_found_no_more_and_the_rest_as_before(known
     assert [found(left, of) for of in (DOGS, CATS, BIRDS)] == [[], [0], [2]]
     assert not len(left.of(1))
     np.testing.assert_array_equal(left.of(0), known.of(0))
-    never = nearest.of_groups([nearest.words_of(np.concatenate([COMMON, of])) for of in (CATS, BIRDS)])
+    never = nearest.of_groups(
+        [nearest.words_of(np.concatenate([COMMON, of])) for of in (CATS, BIRDS)]
+    )
     text = np.concatenate([COMMON[:5], CATS[3:9], np.arange(500, 505)])
     np.testing.assert_array_equal(shares(left, text)[[0, 2]], shares(never, text))
 
@@ -77,4 +84,6 @@ def test_groups_with_equally_many_words_are_equal_whatever_these_are():
 
 def test_special_tokens_are_no_words():
     text = np.concatenate([[7], CATS, [8], DOGS])
-    np.testing.assert_array_equal(nearest.words_of(text, (7, 8)), nearest.words_of(np.concatenate([CATS, DOGS])))
+    np.testing.assert_array_equal(
+        nearest.words_of(text, (7, 8)), nearest.words_of(np.concatenate([CATS, DOGS]))
+    )

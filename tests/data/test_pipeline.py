@@ -41,9 +41,13 @@ def test_a_host_gets_its_rows_of_the_global_batch(offsets):
         assert equal(own, {name: array[offsets] for name, array in whole.items()})
 
 
-@pytest.mark.parametrize(("rows_kind", "with_repeats", "without"), [("one_document", 15, 9), ("packed", 6, 4)])
+@pytest.mark.parametrize(
+    ("rows_kind", "with_repeats", "without"), [("one_document", 15, 9), ("packed", 6, 4)]
+)
 def test_steps(rows_kind, with_repeats, without):
-    """9 unique documents and 2 repeated 3 times, of 6 tokens with end of text: 90 tokens or 54 in rows of 16."""
+    """9 unique documents and 2 repeated 3 times, of 6 tokens with end of text: 90 tokens or 54 in
+    rows of 16.
+    """
 
     def steps(**options):
         rows, *_ = make([5] * 12, rows=rows_kind, **options)

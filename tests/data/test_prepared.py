@@ -26,18 +26,30 @@ TOKENIZER = train_tokenizer(["a few words to learn pieces from", "and a few more
 def columns_of(lengths, identities, groups, clusters):
     """All columns of records of which these four are known, all in memory."""
     numbers = ids.as_numbers(identities)
-    distinct, first, inverse, copies = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
+    distinct, first, inverse, copies = np.unique(
+        numbers, return_index=True, return_inverse=True, return_counts=True
+    )
     first_copies, clusters = first[inverse], clusters[first[inverse]]
     shared = np.flatnonzero(np.bincount(clusters, minlength=len(clusters))[clusters] > 1)
     members = np.stack([clusters[shared], shared], axis=1)
     is_first = first_copies == np.arange(len(first_copies))
     values = {
-        "lengths": lengths, "identities": identities, "groups": groups, "firsts": first_copies, "clusters": clusters,
-        "copies": copies[inverse], "sorted_identities": distinct, "sorted_numbers": first,
-        "members": members[np.lexsort(members.T[::-1])], "runs": prepared.run_sums(lengths, is_first),
+        "lengths": lengths,
+        "identities": identities,
+        "groups": groups,
+        "firsts": first_copies,
+        "clusters": clusters,
+        "copies": copies[inverse],
+        "sorted_identities": distinct,
+        "sorted_numbers": first,
+        "members": members[np.lexsort(members.T[::-1])],
+        "runs": prepared.run_sums(lengths, is_first),
         "histogram": prepared.histogram(lengths, is_first),
-    }  # fmt: skip
-    return {name: np.asarray(values[name], kind) for name, (kind, _) in prepared.columns(len(lengths)).items()}
+    }
+    return {
+        name: np.asarray(values[name], kind)
+        for name, (kind, _) in prepared.columns(len(lengths)).items()
+    }
 
 
 def write_columns(folder, columns):
@@ -45,7 +57,9 @@ def write_columns(folder, columns):
     (folder / "columns").mkdir()
     for name, column in columns.items():
         np.save(prepared.column_file(folder, name), column)
-    return {name: prepared.sha256(prepared.column_file(folder, name).read_bytes()) for name in columns}
+    return {
+        name: prepared.sha256(prepared.column_file(folder, name).read_bytes()) for name in columns
+    }
 
 
 def write_prepared(folder, tokens, shards):
@@ -53,15 +67,22 @@ def write_prepared(folder, tokens, shards):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     (folder / "shards").mkdir(parents=True)
-    lengths, identities = np.array([len(t) for t in tokens]), np.stack([ids.content_id(t) for t in tokens])
+    lengths, identities = (
+        np.array([len(t) for t in tokens]),
+        np.stack([ids.content_id(t) for t in tokens]),
+    )
     no_groups = np.full(len(tokens), prepared.NO_GROUP)
     parts = np.array_split(np.arange(len(tokens)), shards)
     for rank, part in enumerate(parts):
-        writer = ArrayRecordWriter(str(folder / "shards" / f"{rank:05d}.array_record"), "group_size:1,uncompressed")
+        writer = ArrayRecordWriter(
+            str(folder / "shards" / f"{rank:05d}.array_record"), "group_size:1,uncompressed"
+        )
         for number in part:
             record = tokens[number].astype(prepared.token_type(TOKENIZER.vocabulary_size))
             writer.write(
-                prepared.pack_record(record, identities[number], np.zeros(2, np.uint32), 0, number, number + 1)
+                prepared.pack_record(
+                    record, identities[number], np.zeros(2, np.uint32), 0, number, number + 1
+                )
             )
         writer.close()
     columns = columns_of(lengths, identities, no_groups, np.arange(len(tokens)))
@@ -69,18 +90,25 @@ def write_prepared(folder, tokens, shards):
     (folder / "tokenizer.model").write_bytes(TOKENIZER.model)
     settings = {"near_duplicates": "none", "tokenizer_sha256": prepared.sha256(TOKENIZER.model)}
     manifest = {
-        "format": prepared.FORMAT, "settings": settings, "tokenizer": "tokenizer.model", "end_of_text": 1,
-        "vocabulary_size": TOKENIZER.vocabulary_size, "sources": [{"path": "input.jsonl"}],
-        "shards": [{"documents": len(part)} for part in parts], "documents": len(tokens), "tokens": int(lengths.sum()),
+        "format": prepared.FORMAT,
+        "settings": settings,
+        "tokenizer": "tokenizer.model",
+        "end_of_text": 1,
+        "vocabulary_size": TOKENIZER.vocabulary_size,
+        "sources": [{"path": "input.jsonl"}],
+        "shards": [{"documents": len(part)} for part in parts],
+        "documents": len(tokens),
+        "tokens": int(lengths.sum()),
         "columns": write_columns(folder, columns),
-    }  # fmt: skip
+    }
     (folder / prepared.MANIFEST).write_text(json.dumps(manifest))
 
 
 def random_tokens(documents, seed=0):
     random = np.random.default_rng(seed)
     return [
-        random.integers(3, TOKENIZER.vocabulary_size, n).astype(np.int32) for n in random.integers(4, 40, documents)
+        random.integers(3, TOKENIZER.vocabulary_size, n).astype(np.int32)
+        for n in random.integers(4, 40, documents)
     ]
 
 
@@ -98,15 +126,21 @@ def resident():
 
 
 def test_columns_are_mapped_and_not_read(tmp_path):
-    """Of ten million records: opening them and looking into every column takes next to none of their memory."""
+    """Of ten million records: opening them and looking into every column takes next to none of
+    their memory.
+    """
     write_prepared(tmp_path / "one", random_tokens(1), 1)
     records = 10**7
     for name, (kind, shape) in prepared.columns(records).items():
         shape = tuple(records if size is None else size for size in shape)
-        np.lib.format.open_memmap(prepared.column_file(tmp_path / "one", name), "w+", kind, shape)  # sparse files
+        # sparse files
+        np.lib.format.open_memmap(prepared.column_file(tmp_path / "one", name), "w+", kind, shape)
     manifest = json.loads((tmp_path / "one" / prepared.MANIFEST).read_text())
     (tmp_path / "one" / prepared.MANIFEST).write_text(json.dumps(manifest | {"documents": records}))
-    assert sum(path.stat().st_size for path in (tmp_path / "one" / "columns").iterdir()) < 48.1 * records + 2**22
+    assert (
+        sum(path.stat().st_size for path in (tmp_path / "one" / "columns").iterdir())
+        < 48.1 * records + 2**22
+    )
     before = resident()
     corpus = Prepared(tmp_path / "one")
     for name in prepared.columns(records):
@@ -123,8 +157,14 @@ def test_columns_that_do_not_fit_are_refused(tmp_path):
     path = prepared.column_file(tmp_path / "a", "lengths")
     whole = path.read_bytes()
     for damaged, message in (
-        (prepared.column_file(tmp_path / "b", "lengths").read_bytes(), "lengths.npy does not fit manifest.json"),
-        (prepared.column_file(tmp_path / "a", "identities").read_bytes(), "lengths.npy does not fit manifest.json"),
+        (
+            prepared.column_file(tmp_path / "b", "lengths").read_bytes(),
+            "lengths.npy does not fit manifest.json",
+        ),
+        (
+            prepared.column_file(tmp_path / "a", "identities").read_bytes(),
+            "lengths.npy does not fit manifest.json",
+        ),
         (whole[:-1], "lengths.npy: damaged .*run memsinks_jax.prepare anew"),
         (b"text", "lengths.npy: damaged .*run memsinks_jax.prepare anew"),
         (b"", "lengths.npy: damaged .*run memsinks_jax.prepare anew"),
@@ -134,22 +174,30 @@ def test_columns_that_do_not_fit_are_refused(tmp_path):
             Prepared(tmp_path / "a")
         assert "\n" not in str(refused.value)
     path.unlink()
-    with pytest.raises(InputError, match="not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"):
+    with pytest.raises(
+        InputError, match="not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"
+    ):
         Prepared(tmp_path / "a")
     path.write_bytes(whole)
     assert len(Prepared(tmp_path / "a")) == 20
     manifest = json.loads((tmp_path / "a" / prepared.MANIFEST).read_text())
     (tmp_path / "a" / prepared.MANIFEST).write_text(json.dumps(manifest | {"format": 1}))
     shutil.rmtree(tmp_path / "a" / "columns")
-    with pytest.raises(InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"):
+    with pytest.raises(
+        InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"
+    ):
         Prepared(tmp_path / "a")
 
 
 def test_sums_of_runs_and_histogram_by_hand():
     random = np.random.default_rng(0)
     records = 2 * prepared.RUN + 3
-    lengths, is_first = random.integers(0, 9, records).astype(np.uint32), random.random(records) < 0.7
-    lengths[[5, 9]] = prepared.LONGEST - 1, 2**32 - 1  # the second has no room for its end of text in 32 bits
+    lengths, is_first = (
+        random.integers(0, 9, records).astype(np.uint32),
+        random.random(records) < 0.7,
+    )
+    # the second has no room for its end of text in 32 bits
+    lengths[[5, 9]] = prepared.LONGEST - 1, 2**32 - 1
     is_first[[5, 9]] = True, False
     sums = prepared.run_sums(lengths, is_first)
     assert sums.shape == (3, 2, 2) and sums.dtype == np.int64
@@ -158,17 +206,26 @@ def test_sums_of_runs_and_histogram_by_hand():
         [3, int(lengths[last].sum()) + 3],
         [
             int(is_first[last].sum()),
-            sum(int(n) + 1 for n, is_counted in zip(lengths[last], is_first[last], strict=True) if is_counted),
+            sum(
+                int(n) + 1
+                for n, is_counted in zip(lengths[last], is_first[last], strict=True)
+                if is_counted
+            ),
         ],
     ]
     assert sums[:, 0, 1].sum() == lengths.astype(np.int64).sum() + records
     counted = prepared.histogram(lengths, is_first)
     assert counted.shape == (2, prepared.LONGEST + 1) and counted.dtype == np.int64
     assert counted[0, :10].tolist() == [0, *np.bincount(lengths[lengths < 9], minlength=9)]
-    assert counted[1, :10].tolist() == [0, *np.bincount(lengths[is_first & (lengths < 9)], minlength=9)]
+    assert counted[1, :10].tolist() == [
+        0,
+        *np.bincount(lengths[is_first & (lengths < 9)], minlength=9),
+    ]
     assert counted[:, -1].tolist() == [2, 1]
     parts = [slice(0, prepared.RUN), slice(prepared.RUN, None)]
-    assert (np.concatenate([prepared.run_sums(lengths[part], is_first[part]) for part in parts]) == sums).all()
+    assert (
+        np.concatenate([prepared.run_sums(lengths[part], is_first[part]) for part in parts]) == sums
+    ).all()
 
 
 READ = """
@@ -193,10 +250,14 @@ print(len(os.listdir("/proc/self/fd")), hashlib.sha256(b"".join(t.tobytes() for 
 
 @pytest.mark.parametrize("limit", ["ulimit -n 128", "ulimit -Sn 128"])
 def test_many_shards_are_read_with_few_open_files(many, limit):
-    """Rows in random order by the loader's threads and by eight of our own; a soft limit is raised first."""
+    """Rows in random order by the loader's threads and by eight of our own; a soft limit is raised
+    first.
+    """
     folder, tokens = many
     command = ["bash", "-c", f'{limit}; exec "$@"', "_", sys.executable, "-c", READ, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, text=True, capture_output=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     files, digest = done.stdout.split()
     assert int(files) < 128 if limit == "ulimit -n 128" else int(files) > 256
@@ -212,7 +273,10 @@ def test_too_many_open_files_are_reported_as_such(many):
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-        with pytest.raises(InputError, match=r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n"):
+        with pytest.raises(
+            InputError,
+            match=r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n",
+        ):
             corpus.read(599)
         with pytest.raises(OSError, match="Too many open files"):
             Prepared(many[0])

@@ -29,7 +29,12 @@ SETTINGS = {"on_error": "stop", "group_field": "", "shard_mib": 0}
 
 def records_of(path, fields=FIELDS):
     plan = make_plan([str(path)], SETTINGS)
-    return [r for piece in plan.pieces for s in piece for r in records(plan.sources[s.source], s, fields)]
+    return [
+        r
+        for piece in plan.pieces
+        for s in piece
+        for r in records(plan.sources[s.source], s, fields)
+    ]
 
 
 def zstd(content):
@@ -40,11 +45,17 @@ def test_however_a_file_is_cut_its_documents_are_those_of_the_whole(tmp_path):
     draw = random.Random(0)
     for trial in range(60):
         texts = [
-            "".join(draw.choices("ab \n\u00e9\u6f22", k=draw.randint(0, 12))) + "x" for _ in range(draw.randint(1, 9))
+            "".join(draw.choices("ab \n\u00e9\u6f22", k=draw.randint(0, 12))) + "x"
+            for _ in range(draw.randint(1, 9))
         ]
         end = draw.choice(["\n", "\r\n"])
-        text = f"{end}{SEPARATOR}{end}".join(text.replace("\n", end) for text in texts) + draw.choice(["", end])
-        for name, body in (("a.txt", text), ("a.jsonl", end.join(json.dumps({"text": t}) for t in texts))):
+        text = f"{end}{SEPARATOR}{end}".join(
+            text.replace("\n", end) for text in texts
+        ) + draw.choice(["", end])
+        for name, body in (
+            ("a.txt", text),
+            ("a.jsonl", end.join(json.dumps({"text": t}) for t in texts)),
+        ):
             path = tmp_path / f"{trial}{name}"
             path.write_bytes(body.encode())
             size = path.stat().st_size
@@ -55,7 +66,9 @@ def test_however_a_file_is_cut_its_documents_are_those_of_the_whole(tmp_path):
                 for start, stop in zip(cuts, cuts[1:], strict=False)
                 for record in read_segment(source, Segment(0, start, stop), FIELDS)
             ]
-            assert [record.text for record in found] == [d.text for d in read_documents(str(path))], (cuts, body)
+            assert [record.text for record in found] == [
+                d.text for d in read_documents(str(path))
+            ], (cuts, body)
             for record in found:  # the place is the document's own
                 place = path.read_bytes()[record.start : record.stop].decode()
                 assert (
@@ -64,7 +77,9 @@ def test_however_a_file_is_cut_its_documents_are_those_of_the_whole(tmp_path):
 
 
 def test_places_of_problems_are_lines_of_the_whole_file(tmp_path):
-    lines = [json.dumps({"text": f"number {n}"}) if n % 7 else '{"text": null}' for n in range(1, 60)]
+    lines = [
+        json.dumps({"text": f"number {n}"}) if n % 7 else '{"text": null}' for n in range(1, 60)
+    ]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(lines))
     source = make_plan([str(path)], SETTINGS).sources[0]
@@ -77,7 +92,9 @@ def test_places_of_problems_are_lines_of_the_whole_file(tmp_path):
 
 
 def test_lines_are_counted_for_a_place_that_is_reported(tmp_path, monkeypatch):
-    """From the beginning of the file: whoever passes over a problem in the middle of a large one does not wait for it."""
+    """From the beginning of the file: whoever passes over a problem in the middle of a large one
+    does not wait for it.
+    """
     (tmp_path / "a.jsonl").write_text('{"text": null}\n' * 9)
     counted, count = [], reading._line_breaks
     monkeypatch.setattr(reading, "_line_breaks", lambda *a: counted.append(a) or count(*a))
@@ -98,7 +115,9 @@ def parquet(table):
 
 
 def not_utf8():
-    array = pyarrow.Array.from_buffers(pyarrow.string(), 1, [None, *pyarrow.array([b"caf\xe9"]).buffers()[1:]])
+    array = pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, *pyarrow.array([b"caf\xe9"]).buffers()[1:]]
+    )
     return parquet(pyarrow.table({"text": array}))
 
 
@@ -109,46 +128,119 @@ NOISE = json.dumps({"text": random.Random(0).randbytes(200_000).hex()}).encode()
     ("name", "content", "good", "problems"),
     [
         ("a.jsonl", GOOD + b"\n{\n" + GOOD, 2, ["a.jsonl:2: not JSON (Expecting"]),
-        ("a.jsonl", GOOD + b'\n{"text": null}\n[1]\n{"body": 1}', 1,
-         ['a.jsonl:2: field "text" is null', 'a.jsonl:3: field "text" is missing', 'a.jsonl:4: field "text" is missing']),
+        (
+            "a.jsonl",
+            GOOD + b'\n{"text": null}\n[1]\n{"body": 1}',
+            1,
+            [
+                'a.jsonl:2: field "text" is null',
+                'a.jsonl:3: field "text" is missing',
+                'a.jsonl:4: field "text" is missing',
+            ],
+        ),
         ("a.jsonl", GOOD + b'\n{"text": "\xff"}\n' + GOOD, 2, ["a.jsonl:2: not UTF-8 at byte 27"]),
         ("a.jsonl", b'{"text": "\\ud800"}', 0, ["a.jsonl:1: no text: half a character at 0"]),
         ("a.jsonl", b'{"text": " "}', 0, ["a.jsonl:1: the document is empty"]),
         ("a.jsonl", b"[" * 100_000, 0, ["a.jsonl:1: not JSON (nested too deep)"]),
-        ("a.jsonl", GOOD + b'\n{"text": "x", "n": ' + b"9" * 5000 + b"}\n" + GOOD, 2,
-         ["a.jsonl:2: not JSON (a number has too many digits)"]),
+        (
+            "a.jsonl",
+            GOOD + b'\n{"text": "x", "n": ' + b"9" * 5000 + b"}\n" + GOOD,
+            2,
+            ["a.jsonl:2: not JSON (a number has too many digits)"],
+        ),
         ("A.JSONL", GOOD, 1, []),
         ("a.Txt.GZ", gzip.compress(b"one", mtime=0), 1, []),
         ("a.jsonl", b"", 0, ["a.jsonl: the file is empty"]),
-        ("a.jsonl", GOOD + b'\n{"text": "' + b"x" * (2 << 20) + b'"}\n' + GOOD, 2, ["a.jsonl:2: longer than 1 MiB"]),
-        ("a.txt", b"x" * (2 << 20), 0, ["a.txt:1: longer than 1 MiB; cut it, raise --max_document_mib, or separate"]),
-        ("a.txt", b"one\n<|endoftext|>\n \n<|endoftext|>\ncaf\xe9\n", 1,
-         ["a.txt:3: the document is empty", "a.txt:5: not UTF-8 near byte 37"]),
+        (
+            "a.jsonl",
+            GOOD + b'\n{"text": "' + b"x" * (2 << 20) + b'"}\n' + GOOD,
+            2,
+            ["a.jsonl:2: longer than 1 MiB"],
+        ),
+        (
+            "a.txt",
+            b"x" * (2 << 20),
+            0,
+            ["a.txt:1: longer than 1 MiB; cut it, raise --max_document_mib, or separate"],
+        ),
+        (
+            "a.txt",
+            b"one\n<|endoftext|>\n \n<|endoftext|>\ncaf\xe9\n",
+            1,
+            ["a.txt:3: the document is empty", "a.txt:5: not UTF-8 near byte 37"],
+        ),
         ("a.txt", b" \n", 0, ["a.txt: the file is empty"]),
-        ("a.jsonl.gz", gzip.compress(GOOD + b"\n" + NOISE, mtime=0)[:-20], 1,
-         ["a.jsonl.gz, after byte 17: the file is cut"]),
-        ("a.jsonl.zst", zstd(GOOD + b"\n" + NOISE)[:-20], 1, ["a.jsonl.zst, after byte 17: the file is cut or damaged"]),
+        (
+            "a.jsonl.gz",
+            gzip.compress(GOOD + b"\n" + NOISE, mtime=0)[:-20],
+            1,
+            ["a.jsonl.gz, after byte 17: the file is cut"],
+        ),
+        (
+            "a.jsonl.zst",
+            zstd(GOOD + b"\n" + NOISE)[:-20],
+            1,
+            ["a.jsonl.zst, after byte 17: the file is cut or damaged"],
+        ),
         ("a.jsonl.gz", b"no gzip", 0, ["a.jsonl.gz: the file is cut or damaged"]),
-        ("a.parquet", parquet(TABLE), 1,
-         ['a.parquet, row 1: field "text" is null', "a.parquet, row 2: the document is empty"]),
+        (
+            "a.parquet",
+            parquet(TABLE),
+            1,
+            ['a.parquet, row 1: field "text" is null', "a.parquet, row 2: the document is empty"],
+        ),
         ("a.parquet", parquet(TABLE)[:-9], 0, ["a.parquet: the file is cut or damaged"]),
-        ("a.parquet", parquet(TABLE.rename_columns(["body"])), 0, ["a.parquet: no column 'text' among body"]),
-        ("a.parquet", parquet(pyarrow.table({"text": [1]})), 0, ["a.parquet: column 'text' is of type int64, not text"]),
+        (
+            "a.parquet",
+            parquet(TABLE.rename_columns(["body"])),
+            0,
+            ["a.parquet: no column 'text' among body"],
+        ),
+        (
+            "a.parquet",
+            parquet(pyarrow.table({"text": [1]})),
+            0,
+            ["a.parquet: column 'text' is of type int64, not text"],
+        ),
         ("a.parquet", not_utf8(), 0, ["a.parquet, row 0: not UTF-8"]),
         ("a.arrow", b"ARROW1", 0, ["a.arrow: the file is cut or damaged"]),
         ("a.csv", b"n,text\n1,one\n2,\n3,three\n", 2, ["a.csv, row 1: the document is empty"]),
         ("a.csv", b"n,body\n1,one\n", 0, ["a.csv: no column 'text' among n, body"]),
-        ("a.csv", b"n,text\n1,one\n1,2,3\n", 0, ["a.csv: the file is cut or damaged from here on (CSV parse error"]),
-        ("a.csv", b"text\ncaf\xe9\n", 0, ["a.csv: the file is cut or damaged from here on (In CSV column #0"]),
-        ("a.json", b"[" + GOOD + b', {"text": 1}, 2]', 1,
-         ['a.json, row 1: field "text" is missing', 'a.json, row 2: field "text" is missing']),
-        ("a.json", GOOD + b"\n" + GOOD, 0, ["a.json: not JSON (Extra data at line 2); fix it, or name it .jsonl"]),
+        (
+            "a.csv",
+            b"n,text\n1,one\n1,2,3\n",
+            0,
+            ["a.csv: the file is cut or damaged from here on (CSV parse error"],
+        ),
+        (
+            "a.csv",
+            b"text\ncaf\xe9\n",
+            0,
+            ["a.csv: the file is cut or damaged from here on (In CSV column #0"],
+        ),
+        (
+            "a.json",
+            b"[" + GOOD + b', {"text": 1}, 2]',
+            1,
+            ['a.json, row 1: field "text" is missing', 'a.json, row 2: field "text" is missing'],
+        ),
+        (
+            "a.json",
+            GOOD + b"\n" + GOOD,
+            0,
+            ["a.json: not JSON (Extra data at line 2); fix it, or name it .jsonl"],
+        ),
         ("a.json", GOOD, 0, ["a.json: no array of records"]),
         ("a.json", b'["\xff"]', 0, ["a.json: not UTF-8 at byte 2"]),
         ("a.json", b"[" * 100_000, 0, ["a.json: not JSON (nested too deep)"]),
-        ("a.json", b'[{"text": "x", "n": ' + b"9" * 5000 + b"}]", 0, ["a.json: not JSON (a number has too many digits)"]),
+        (
+            "a.json",
+            b'[{"text": "x", "n": ' + b"9" * 5000 + b"}]",
+            0,
+            ["a.json: not JSON (a number has too many digits)"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_reported_with_its_place(tmp_path, name, content, good, problems):
     (tmp_path / name).write_bytes(content)
     found = records_of(tmp_path / name)
@@ -163,7 +255,9 @@ def test_what_cannot_be_used_is_reported_with_its_place(tmp_path, name, content,
 def test_a_long_row_of_csv(tmp_path):
     """Longer than a block of pyarrow's own, 1 MiB."""
     (tmp_path / "a.csv").write_text("text\n" + "long " * 700_000 + "\nshort\n")
-    assert [len(record.text) for record in records_of(tmp_path / "a.csv", Fields("text", "", 4 << 20))] == [
+    assert [
+        len(record.text) for record in records_of(tmp_path / "a.csv", Fields("text", "", 4 << 20))
+    ] == [
         3_499_999,
         5,
     ]
@@ -172,17 +266,23 @@ def test_a_long_row_of_csv(tmp_path):
 
 
 def test_rows_of_csv_and_of_a_json_array(tmp_path):
-    """Numbers stay text, quoted values keep commas and line breaks, a byte order mark is no part of a name."""
+    """Numbers stay text, quoted values keep commas and line breaks, a byte order mark is no part of
+    a name.
+    """
     fields = Fields("text", "kind", 2**20)
     (tmp_path / "a.csv").write_text('\ufefftext,n,kind\n"one, two\nthree",1,x\n007,2,3\n')
-    (tmp_path / "a.json").write_text('\ufeff[{"text": "one, two\\nthree", "kind": "x"}, {"text": "007", "kind": 3}]')
+    (tmp_path / "a.json").write_text(
+        '\ufeff[{"text": "one, two\\nthree", "kind": "x"}, {"text": "007", "kind": 3}]'
+    )
     for name in ("a.csv", "a.json"):
         found = records_of(tmp_path / name, fields)
         assert [(r.text, r.group, r.start, r.problem) for r in found] == [
             ("one, two\nthree", "x", 0, ""),
             ("007", "3", 1, ""),
         ]
-    assert [source.path for source in make_plan([str(tmp_path)], SETTINGS).sources] == [str(tmp_path / "a.csv")]
+    assert [source.path for source in make_plan([str(tmp_path)], SETTINGS).sources] == [
+        str(tmp_path / "a.csv")
+    ]
 
 
 NAN, DATE = float("nan"), datetime.date(2024, 2, 29)
@@ -191,18 +291,34 @@ NAN, DATE = float("nan"), datetime.date(2024, 2, 29)
 @pytest.mark.parametrize(
     "value, name, problem",
     [
-        ("1", "1", ""), (1, "1", ""), (1.0, "1", ""), (1.5, "1.5", ""), (-0.0, "0", ""), (2**60, str(2**60), ""),
-        (1e300, "1e+300", ""), (True, "true", ""), ("true", "true", ""), (False, "false", ""), (DATE, "2024-02-29", ""),
-        (decimal.Decimal("7.00"), "7", ""), (" a", " a", ""), ("zoë\n\u202e", "zoë\n\u202e", ""), ("nan", "nan", ""),
-        (NAN, None, "is nan, which is no name"), (math.inf, None, "is inf, which is no name"),
-        (-math.inf, None, "is -inf, which is no name"), (None, None, "is missing or no single value"),
-        (["a"], None, "is missing or no single value"), ({"a": 1}, None, "is missing or no single value"),
-        (b"a", None, "is missing or no single value"), ("", None, "is empty, so nothing could name the group"),
+        ("1", "1", ""),
+        (1, "1", ""),
+        (1.0, "1", ""),
+        (1.5, "1.5", ""),
+        (-0.0, "0", ""),
+        (2**60, str(2**60), ""),
+        (1e300, "1e+300", ""),
+        (True, "true", ""),
+        ("true", "true", ""),
+        (False, "false", ""),
+        (DATE, "2024-02-29", ""),
+        (decimal.Decimal("7.00"), "7", ""),
+        (" a", " a", ""),
+        ("zoë\n\u202e", "zoë\n\u202e", ""),
+        ("nan", "nan", ""),
+        (NAN, None, "is nan, which is no name"),
+        (math.inf, None, "is inf, which is no name"),
+        (-math.inf, None, "is -inf, which is no name"),
+        (None, None, "is missing or no single value"),
+        (["a"], None, "is missing or no single value"),
+        ({"a": 1}, None, "is missing or no single value"),
+        (b"a", None, "is missing or no single value"),
+        ("", None, "is empty, so nothing could name the group"),
         (" \t\n", None, "is empty, so nothing could name the group"),
         ("ab\ud83d", None, "is no text: half a character at 2"),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_group_has_a_name(value, name, problem):
     record = Record(0, 1, 0)
     take(record, {"text": "good", "by": value}, Fields("text", "by", 100))
@@ -213,7 +329,9 @@ def test_a_group_has_a_name(value, name, problem):
 def test_a_group_has_one_name_in_all_kinds_of_files(tmp_path):
     """A gap makes floats of a column of whole numbers."""
     fields = Fields("text", "by", 2**20)
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "by": 7}\n{"text": "a", "by": 7.0}\n{"text": "a", "by": NaN}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "a", "by": 7}\n{"text": "a", "by": 7.0}\n{"text": "a", "by": NaN}\n'
+    )
     (tmp_path / "b.csv").write_text("text,by\na,7\na,7\na,\n")
     table = pyarrow.Table.from_pydict({"text": ["a"] * 3, "by": [7.0, 7.0, NAN]})
     (tmp_path / "c.parquet").write_bytes(parquet(table))
@@ -246,8 +364,13 @@ def test_fields_within_fields(tmp_path):
 
 @pytest.mark.parametrize("name", ["messages", "talk.messages"])
 def test_a_conversation_and_what_comes_with_it_in_every_kind_of_file(name, tmp_path):
-    """A table has every field in every message, null where there is none. So has JSON, if it says so."""
-    talk = [{"role": "user", "content": " q\r\n"}, {"role": "assistant", "content": "a", "weight": 1, "name": "b"}]
+    """A table has every field in every message, null where there is none. So has JSON, if it says
+    so.
+    """
+    talk = [
+        {"role": "user", "content": " q\r\n"},
+        {"role": "assistant", "content": "a", "weight": 1, "name": "b"},
+    ]
     row = {"messages": talk, "tools": [{"type": "function"}], "documents": None, "more": "left out"}
     rows = [{"talk": row} if "." in name else row]
     table, stream = pyarrow.Table.from_pylist(rows), io.BytesIO()
@@ -270,8 +393,9 @@ def test_input_is_found_or_refused(tmp_path, caplog):
         (tmp_path / name).write_bytes(b"x")
     found = make_plan([str(tmp_path)], SETTINGS)
     assert [(s.path.removeprefix(str(tmp_path)), s.kind, s.compression) for s in found.sources] == [
-        ("/a.jsonl", "jsonl", ""), ("/sub/b.txt.zst", "txt", "zstd"),
-    ]  # fmt: skip
+        ("/a.jsonl", "jsonl", ""),
+        ("/sub/b.txt.zst", "txt", "zstd"),
+    ]
     for patterns, message in (
         ([str(tmp_path / "*.md")], "notes.md: files of this kind cannot be read"),
         ([str(tmp_path / "none*")], r"none\* matches no file"),
@@ -310,13 +434,20 @@ def test_the_hub_is_read_by_datasets(tmp_path, monkeypatch):
     """From a folder of this machine: the loading is the same, only the commit is the hub's to say."""
     pytest.importorskip("datasets", reason="the extra `hub` is not installed")
     for part in range(3):
-        lines = [json.dumps({"text": f"{part} {row}" if row else None, "domain": "d"}) for row in range(4)]
+        lines = [
+            json.dumps({"text": f"{part} {row}" if row else None, "domain": "d"})
+            for row in range(4)
+        ]
         (tmp_path / f"{part}.jsonl").write_text("\n".join(lines))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(inputs.hub, "revision", lambda path: None)
     found = records_of(f"hf://{tmp_path}:train", Fields("text", "domain", 100))
-    assert [record.text for record in found if not record.problem] == [f"{p} {r}" for p in range(3) for r in (1, 2, 3)]
-    assert [record.place for record in found if record.problem][1] == f"hf://{tmp_path}:train, part 1 of 3, row 0"
+    assert [record.text for record in found if not record.problem] == [
+        f"{p} {r}" for p in range(3) for r in (1, 2, 3)
+    ]
+    assert [record.place for record in found if record.problem][
+        1
+    ] == f"hf://{tmp_path}:train, part 1 of 3, row 0"
     assert {record.group for record in found if record.text} == {"d"}
     with pytest.raises(InputError, match="the hub cannot be read .*check the name and the network"):
         records_of("hf://nobody/nothing")

@@ -1,4 +1,6 @@
-"""Properties of rows and batches, by hypothesis: nothing lost, nothing merged, the same order for all readers."""
+"""Properties of rows and batches, by hypothesis: nothing lost, nothing merged, the same order for
+all readers.
+"""
 
 import collections
 import itertools
@@ -10,7 +12,14 @@ from documents import Source, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig, with_fields
+from memsinks_jax.config import (
+    Config,
+    DataConfig,
+    GeneralConfig,
+    InputError,
+    TrainingConfig,
+    with_fields,
+)
 from memsinks_jax.data import epochs, prepared
 from memsinks_jax.data.best_fit import best_fit
 from memsinks_jax.data.ids import as_lanes, as_numbers
@@ -32,7 +41,9 @@ def _small_blocks():
 
 
 class Recorded(Source):
-    """Every token of a record is another, copies of a document included: a row says which record it is of."""
+    """Every token of a record is another, copies of a document included: a row says which record it
+    is of.
+    """
 
     reads = 0
 
@@ -49,12 +60,18 @@ class Recorded(Source):
 
 @st.composite
 def corpora(draw, sharing=False, **fixed):
-    """-> (config, sources): one or two, copies, near-duplicates and groups, documents of any length."""
+    """-> (config, sources): one or two, copies, near-duplicates and groups, documents of any
+    length.
+    """
     length, random = draw(st.integers(2, 24)), np.random.default_rng(draw(st.integers(0, 999)))
     kind = draw(st.sampled_from(["content", "near_duplicate", "group"]))
 
     def source(start):
-        sizes = np.array(draw(st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)))
+        sizes = np.array(
+            draw(
+                st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)
+            )
+        )
         first_copies = np.arange(len(sizes))
         for copy in np.flatnonzero(random.random(len(sizes)) < 0.3):
             first_copies[copy] = first_copies[random.integers(0, copy + 1)]
@@ -68,26 +85,37 @@ def corpora(draw, sharing=False, **fixed):
         place, there = sources[1].firsts[0], sources[0].firsts[-1]
         copies = np.flatnonzero(sources[1].firsts == place)
         for copy in copies:
-            sources[1].addresses[copy] = 20_000 + 100 * int(copy) + np.arange(sources[0].lengths[there], dtype=np.int32)
+            sources[1].addresses[copy] = (
+                20_000 + 100 * int(copy) + np.arange(sources[0].lengths[there], dtype=np.int32)
+            )
         sources[1].lengths[copies] = sources[0].lengths[there]
         is_first = sources[1].firsts == np.arange(len(sources[1]))
         sources[1].runs = prepared.run_sums(sources[1].lengths, is_first)
         sources[1].histogram = prepared.histogram(sources[1].lengths, is_first)
         sources[1].identities[copies] = sources[0].identities[there]
     options = {
-        "unique_documents": draw(st.sampled_from([-1, -1, 0, 2])), "repeated_documents": draw(st.integers(-1, 2)),
-        "repetitions": draw(st.integers(1, 5)), "held_out_documents": 1, "row_length": length, "ids": kind,
-        "rows": draw(st.sampled_from(KINDS)), "repeats": draw(st.sampled_from(["keep", "once", "remove"])),
-        "copies": draw(st.sampled_from(["keep", "once"])), "held_out_by": draw(st.sampled_from(["cluster", "document"])),
-        "id_noise": draw(st.sampled_from([0, 0, 0.5])), "id_noise_per": draw(st.sampled_from(["encounter", "document"])),
-    } | fixed  # fmt: skip
+        "unique_documents": draw(st.sampled_from([-1, -1, 0, 2])),
+        "repeated_documents": draw(st.integers(-1, 2)),
+        "repetitions": draw(st.integers(1, 5)),
+        "held_out_documents": 1,
+        "row_length": length,
+        "ids": kind,
+        "rows": draw(st.sampled_from(KINDS)),
+        "repeats": draw(st.sampled_from(["keep", "once", "remove"])),
+        "copies": draw(st.sampled_from(["keep", "once"])),
+        "held_out_by": draw(st.sampled_from(["cluster", "document"])),
+        "id_noise": draw(st.sampled_from([0, 0, 0.5])),
+        "id_noise_per": draw(st.sampled_from(["encounter", "document"])),
+    } | fixed
     config = Config(
         data=DataConfig(**options),
         training=TrainingConfig(batch_size=4, epochs=4),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
     if len(sources) == 2:
-        config = with_fields(config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)})
+        config = with_fields(
+            config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)}
+        )
     return config, sources
 
 
@@ -98,7 +126,8 @@ def made(config, sources):
     except InputError:
         return None
     rows = Rows(config, plan, END)
-    assert not any(source.reads for source in sources)  # lengths are enough to know how many rows there are
+    # lengths are enough to know how many rows there are
+    assert not any(source.reads for source in sources)
     return rows, plan
 
 
@@ -106,7 +135,11 @@ def expected_encounters(plan):
     """{first copy: how often an epoch has it}, counted one by one."""
     table, data = plan.table, plan.data
     first_copies = table.first_copies(np.arange(len(table)))
-    apart = {*plan.held_out.tolist(), *plan.left_out.tolist(), *(plan.repeated.tolist() if plan.injected else ())}
+    apart = {
+        *plan.held_out.tolist(),
+        *plan.left_out.tolist(),
+        *(plan.repeated.tolist() if plan.injected else ()),
+    }
     times = collections.Counter()
     for first, copies in collections.Counter(first_copies.tolist()).items():
         source = int(table.source_of(np.array([first]))[0])
@@ -116,22 +149,42 @@ def expected_encounters(plan):
             continue
         times[first] = {"once": 1, "remove": 0}.get(data.repeats, natural) if again else natural
     return times + collections.Counter(
-        dict(zip(plan.repeated.tolist(), plan.epoch_counts.tolist(), strict=True)) if plan.injected else {}
+        dict(zip(plan.repeated.tolist(), plan.epoch_counts.tolist(), strict=True))
+        if plan.injected
+        else {}
     )
 
 
-NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "id_noise": 0.5, "id_noise_per": "encounter"}
+NOISY = {
+    "unique_documents": -1,
+    "repeats": "keep",
+    "repetitions": 4,
+    "id_noise": 0.5,
+    "id_noise_per": "encounter",
+}
 CASES = {
-    "any": {}, "noise": NOISY | {"repeated_documents": 2}, "noise on copies": NOISY | {"repeated_documents": -1},
-    "two sources": {"sharing": True, "ids": "content", "unique_documents": -1, "repeated_documents": 0, "copies": "keep"},
-}  # fmt: skip
+    "any": {},
+    "noise": NOISY | {"repeated_documents": 2},
+    "noise on copies": NOISY | {"repeated_documents": -1},
+    "two sources": {
+        "sharing": True,
+        "ids": "content",
+        "unique_documents": -1,
+        "repeated_documents": 0,
+        "copies": "keep",
+    },
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 @quick
 @given(st.data())
-def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_are_counted(case, data):
-    """Over three epochs; pieces of an id that say the same `seen` are one encounter: they make up one document."""
+def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_are_counted(
+    case, data
+):
+    """Over three epochs; pieces of an id that say the same `seen` are one encounter: they make up
+    one document.
+    """
     config, sources = data.draw(corpora(**CASES[case]))
     found = made(config, sources)
     if found is None:
@@ -151,8 +204,12 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             for segment in range(1, row["segments"].max(initial=0) + 1):
                 there = np.flatnonzero(row["segments"] == segment)
                 inputs, targets = row["inputs"][there], row["targets"][there]
-                assert (np.diff(there) == 1).all() and (row["positions"][there] == np.arange(len(there))).all()
-                known = next(token for token in (*targets.tolist(), *inputs.tolist()) if token != END)
+                assert (np.diff(there) == 1).all() and (
+                    row["positions"][there] == np.arange(len(there))
+                ).all()
+                known = next(
+                    token for token in (*targets.tolist(), *inputs.tolist()) if token != END
+                )
                 record = owner[known]
                 document = table.tokens(record)
                 whole = [END, *document.tolist(), END]
@@ -160,7 +217,10 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
                 assert inputs.tolist() == whole[start : start + len(there)]
                 assert targets.tolist() == whole[start + 1 : start + 1 + len(there)]
                 first = int(table.first_copies(np.array([record]))[0])
-                key, seen = int(as_numbers(row["identities"][[segment - 1]])[0]), int(row["seen"][segment - 1])
+                key, seen = (
+                    int(as_numbers(row["identities"][[segment - 1]])[0]),
+                    int(row["seen"][segment - 1]),
+                )
                 assert row["repeated"][segment - 1] == (first in plan.repeated)
                 if key == own[record]:
                     pieces[key, seen].append((first, start, start + len(there)))
@@ -174,7 +234,9 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
         for key in {key for key, _ in pieces}:
             seen = sorted(each for other, each in pieces if other == key)
             assert seen == list(range(counted[key], counted[key] + len(seen)))
-            assert [opened[key, each] for each in seen] == sorted(opened[key, each] for each in seen)
+            assert [opened[key, each] for each in seen] == sorted(
+                opened[key, each] for each in seen
+            )
             counted[key] += len(seen)
         for parts in pieces.values():
             (first,) = {first for first, _, _ in parts}
@@ -182,7 +244,9 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             joined = sorted((start, stop) for _, start, stop in parts)
             assert joined[0][0] == 0
             assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
-            assert joined[-1][1] == (min(size, length) if config.data.rows == "one_document" else size)
+            assert joined[-1][1] == (
+                min(size, length) if config.data.rows == "one_document" else size
+            )
 
 
 @pytest.mark.parametrize("repeat_every", [0, 3])
@@ -197,7 +261,10 @@ def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, d
         rows, _ = made(config, sources)
     except (TypeError, InputError):  # too few documents, or too many rows for every N-th batch
         return
-    ends = {2 * rows.rows_per_epoch, *data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3))}
+    ends = {
+        2 * rows.rows_per_epoch,
+        *data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3)),
+    }
     if repeat_every:  # also within the rows of a period
         ends |= set(range(2 * rows.rows_per_epoch))
     opened, found = set(), {}
@@ -207,8 +274,11 @@ def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, d
             assert found[number] == sorted(opened)
         row = rows[number]
         encounters = row["seen"] - row["epoch"] + 1
-        opened |= set(as_numbers(row["identities"][(encounters >= config.sinks.opens_at)]).tolist()) - {0}
-    for number in sorted(ends, reverse=True):  # what is kept of later epochs says nothing of earlier ones
+        opened |= set(
+            as_numbers(row["identities"][(encounters >= config.sinks.opens_at)]).tolist()
+        ) - {0}
+    # what is kept of later epochs says nothing of earlier ones
+    for number in sorted(ends, reverse=True):
         assert rows.opened(number).tolist() == found[number]
 
 
@@ -235,7 +305,9 @@ def test_what_a_run_of_few_steps_says_of_its_documents_is_what_it_reads(drawn, s
 @quick
 @given(corpora(), st.data())
 def test_the_global_batch_of_a_step_is_a_function_of_the_step(drawn, data):
-    """Hosts, threads, prefetching and the step that a run resumes at change nothing, over the border of an epoch."""
+    """Hosts, threads, prefetching and the step that a run resumes at change nothing, over the
+    border of an epoch.
+    """
     found = made(*drawn)
     if found is None:
         return
@@ -249,7 +321,9 @@ def test_the_global_batch_of_a_step_is_a_function_of_the_step(drawn, data):
         threads = data.draw(st.integers(1, 4))
         options = {"threads": threads, "prefetch": data.draw(st.integers(threads, 16))}
         again = Rows(drawn[0], plan, END)
-        streams = [batches(again, 4, step, share, **options) for share in np.split(np.arange(4), hosts)]
+        streams = [
+            batches(again, 4, step, share, **options) for share in np.split(np.arange(4), hosts)
+        ]
         for at in range(step, until):
             shares = [next(stream) for stream in streams]
             for name in shares[0]:
@@ -285,11 +359,15 @@ def test_best_fit_fills_rows_and_splits_only_what_is_longer(sizes, length):
 @quick
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=12), st.integers(2, 24), st.integers(0, 3))
 def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
-    """Where a block has as many rows as another needed: nothing is lost, no row is too full, no piece is empty."""
+    """Where a block has as many rows as another needed: nothing is lost, no row is too full, no
+    piece is empty.
+    """
     rows = -(-sum(sizes) // length) + more
     slots = best_fit(np.array(sizes), length, rows)
     assert len(slots.first) == rows + 1
-    taken = np.bincount(np.repeat(np.arange(rows), np.diff(slots.first)), slots.stop - slots.start, minlength=rows)
+    taken = np.bincount(
+        np.repeat(np.arange(rows), np.diff(slots.first)), slots.stop - slots.start, minlength=rows
+    )
     assert (taken <= length).all()
     assert (slots.stop > slots.start).all()
     for rank, size in enumerate(sorted(sizes, reverse=True)):
@@ -301,11 +379,19 @@ def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
 
 @quick
 @given(
-    st.integers(1, 6), st.integers(1, 3), st.sampled_from(KINDS), st.integers(0, 9), st.sampled_from(["content", "group"]),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.sampled_from(KINDS),
+    st.integers(0, 9),
+    st.sampled_from(["content", "group"]),
     st.sampled_from([0, 0.5]),
-)  # fmt: skip
-def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(every, count, kind, seed, ids, noise):
-    """Whatever the batch: documents 40 steps apart come at steps 40, 80, ..., and no other row is lost or doubled."""
+)
+def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(
+    every, count, kind, seed, ids, noise
+):
+    """Whatever the batch: documents 40 steps apart come at steps 40, 80, ..., and no other row is
+    lost or doubled.
+    """
     sizes = [5, 3, 9, 1, 7, 2, 8, 4, 6, 11]
     made = {}
     for batch_size in (3, 4):
@@ -313,10 +399,18 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
             continue
         for schedule in (every, 0):
             data = DataConfig(
-                unique_documents=-1, repeated_documents=count, held_out_documents=1, row_length=12, rows=kind, ids=ids,
-                repeat_every=schedule, repetitions=1, repeats="keep" if schedule else "remove", id_noise=noise,
+                unique_documents=-1,
+                repeated_documents=count,
+                held_out_documents=1,
+                row_length=12,
+                rows=kind,
+                ids=ids,
+                repeat_every=schedule,
+                repetitions=1,
+                repeats="keep" if schedule else "remove",
+                id_noise=noise,
                 held_out_by="document",
-            )  # fmt: skip
+            )
             training = TrainingConfig(batch_size=batch_size, epochs=99)
             config = Config(data=data, training=training, seed=seed)
             plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
@@ -332,7 +426,9 @@ def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(e
             else:
                 other = next(others)
                 assert all(
-                    (row[name] == other[name]).all() for name in other if name not in ("identities", "seen", "epoch")
+                    (row[name] == other[name]).all()
+                    for name in other
+                    if name not in ("identities", "seen", "epoch")
                 )
             for segment in range(row["segments"].max()):
                 if row["inputs"][row["segments"] == segment + 1][0] == END:

@@ -35,7 +35,8 @@ def tokenizer():
 
 
 def byte_level(special=("<|endoftext|>",), opens="") -> bytes:
-    """The tokenizer.json of a byte-level BPE as GPT-2's and SmolLM's are; token 0 is an ordinary "!" as GPT-2's.
+    """The tokenizer.json of a byte-level BPE as GPT-2's and SmolLM's are; token 0 is an ordinary
+    "!" as GPT-2's.
 
     The special tokens are 600, 601, ... `opens`: the one that text begins with, as Llama's does.
     """
@@ -44,7 +45,9 @@ def byte_level(special=("<|endoftext|>",), opens="") -> bytes:
     made.decoder = tokenizers.decoders.ByteLevel()
     made.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=alphabet, show_progress=False
+    )
     made.train_from_iterator(TEXTS, trainer)
     made.add_special_tokens(list(special))
     if opens:
@@ -78,7 +81,9 @@ def test_training_is_deterministic_and_bounded(tokenizer):
 
 def test_very_long_lines_count(tokenizer):
     """The trainer skips lines over 4192 bytes without a word."""
-    assert len(train_tokenizer([" ".join(TEXTS)], 600).encode(TEXTS[0])) < 1.3 * len(tokenizer.encode(TEXTS[0]))
+    assert len(train_tokenizer([" ".join(TEXTS)], 600).encode(TEXTS[0])) < 1.3 * len(
+        tokenizer.encode(TEXTS[0])
+    )
 
 
 def test_too_small_a_vocabulary_is_refused():
@@ -105,7 +110,9 @@ def test_a_tokenizer_json_loses_nothing_either(text):
 def test_half_a_character_is_refused(tokenizer):
     """What Python makes of a command line that is no UTF-8."""
     for one in (tokenizer, JsonTokenizer(byte_level())):
-        with pytest.raises(InputError, match=r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
+        with pytest.raises(
+            InputError, match=r"'caf\\udce9': no text, but half a character at 3; give UTF-8"
+        ):
             one.encode("caf\udce9")
 
 
@@ -120,7 +127,9 @@ def test_a_tokenizer_json_adds_cuts_and_fills_nothing():
     made = tokenizers.Tokenizer.from_buffer(byte_level())
     plain = JsonTokenizer(byte_level()).encode(TEXTS[0]).tolist()
     end = ("<|endoftext|>", 600)
-    made.post_processor = tokenizers.processors.TemplateProcessing(f"{end[0]} $A {end[0]}", special_tokens=[end])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        f"{end[0]} $A {end[0]}", special_tokens=[end]
+    )
     made.enable_truncation(5)
     made.enable_padding(length=4000)
     assert JsonTokenizer(made.to_str().encode()).encode(TEXTS[0]).tolist() == plain
@@ -136,7 +145,8 @@ def test_end_of_text_is_found_by_its_name_or_given():
     with pytest.raises(InputError, match="here.json: no token is called <|endoftext|> or </s>"):
         JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
     with pytest.raises(
-        InputError, match="here.json: end of text is to be token 602, which the tokenizer does not have"
+        InputError,
+        match="here.json: end of text is to be token 602, which the tokenizer does not have",
     ):
         JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
 
@@ -156,22 +166,30 @@ def test_a_tokenizer_json_without_pieces_is_refused():
 
 
 def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
-    with pytest.raises(InputError, match="holds neither tokenizer.model nor tokenizer.json; give the file or a folder"):
+    with pytest.raises(
+        InputError,
+        match="holds neither tokenizer.model nor tokenizer.json; give the file or a folder",
+    ):
         open_tokenizer(tmp_path)
     with pytest.raises(InputError, match="none.json: cannot be read: No such file"):
         open_tokenizer(tmp_path / "none.json")
     (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
         assert isinstance(open_tokenizer(path), JsonTokenizer)
-        assert (open_tokenizer(path).end_of_text, open_tokenizer(path, 601).end_of_text) == (600, 601)
+        assert (open_tokenizer(path).end_of_text, open_tokenizer(path, 601).end_of_text) == (
+            600,
+            601,
+        )
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
     for path in (tmp_path, tmp_path / "tokenizer.model"):
-        assert open_tokenizer(path).model == tokenizer.model  # of both the one that the other is a copy of
+        # of both the one that the other is a copy of
+        assert open_tokenizer(path).model == tokenizer.model
     (tmp_path / "tokenizer.model").write_bytes(b"somebody else's")
     assert isinstance(open_tokenizer(tmp_path), JsonTokenizer)
 
 
-CHAT = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|eot|>")  # 600 to 603; no name that end of text usually has
+# 600 to 603; no name that end of text usually has
+CHAT = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|eot|>")
 
 
 def folder_of(tmp_path, special=CHAT, opens="", **files):
@@ -187,15 +205,27 @@ def folder_of(tmp_path, special=CHAT, opens="", **files):
         ({"config": {"model_type": "llama", "eos_token_id": 602}}, 602, (602,)),
         ({"config": {"model_type": "llama", "eos_token_id": [602, 603]}}, 602, (602, 603)),
         (
-            {"config": {"model_type": "llama", "eos_token_id": 602}, "generation_config": {"eos_token_id": [603, 602]}},
-            602, (602, 603),
+            {
+                "config": {"model_type": "llama", "eos_token_id": 602},
+                "generation_config": {"eos_token_id": [603, 602]},
+            },
+            602,
+            (602, 603),
         ),
-        ({"config": {"model_type": "llama"}, "generation_config": {"eos_token_id": [603, 602]}}, 603, (603, 602)),
-        ({"config": {"model_type": "llama"}, "tokenizer_config": {"eos_token": "<|im_end|>"}}, 602, (602,)),
+        (
+            {"config": {"model_type": "llama"}, "generation_config": {"eos_token_id": [603, 602]}},
+            603,
+            (603, 602),
+        ),
+        (
+            {"config": {"model_type": "llama"}, "tokenizer_config": {"eos_token": "<|im_end|>"}},
+            602,
+            (602,),
+        ),
         ({"tokenizer_config": {"eos_token": {"content": "<|im_end|>"}}}, 602, (602,)),
         ({"special_tokens_map": {"eos_token": "<|eot|>"}}, 603, (603,)),
     ],
-)  # fmt: skip
+)
 def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
     """The folder and the file in it; the name that others use is not asked."""
     folder = folder_of(tmp_path, (*CHAT, "<|endoftext|>"), **files)
@@ -206,17 +236,27 @@ def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
 
 def test_end_of_text_can_be_chosen_by_name(tmp_path):
     folder = folder_of(tmp_path)
-    with pytest.raises(InputError, match=r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
+    with pytest.raises(
+        InputError, match=r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"
+    ):
         open_tokenizer(folder)
     assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
-    assert open_tokenizer(folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>").stops == (602,)
-    with pytest.raises(InputError, match=r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
+    assert open_tokenizer(
+        folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>"
+    ).stops == (602,)
+    with pytest.raises(
+        InputError, match=r"end of text is to be '<\|other\|>', which the tokenizer does not have"
+    ):
         open_tokenizer(folder, "<|other|>")
 
 
 def test_end_of_text_stays_with_the_tokenizer(tmp_path):
-    """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever other files are there."""
-    source = folder_of(tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]})
+    """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever other
+    files are there.
+    """
+    source = folder_of(
+        tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]}
+    )
     before, stored = open_tokenizer(source), tmp_path / "kept"
     assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))
     stored.mkdir()
@@ -226,8 +266,12 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     for place in (stored, stored / "tokenizer.json"):
         after = open_tokenizer(place)
         assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
-    (stored / "special_tokens.json").write_text('{"end_of_text": 9999, "begin_of_text": 1, "stops": []}')
-    with pytest.raises(InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"):
+    (stored / "special_tokens.json").write_text(
+        '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
+    )
+    with pytest.raises(
+        InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"
+    ):
         open_tokenizer(stored)
     (stored / "special_tokens.json").write_text("{")
     with pytest.raises(InputError, match=r"special_tokens.json.* damaged"):
@@ -236,8 +280,15 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
 
 def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    assert open_tokenizer(folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)).begin_of_text == 601
+    assert (
+        open_tokenizer(
+            folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)
+        ).begin_of_text
+        == 601
+    )
     added = folder_of(tmp_path, tokenizer_config=settings | {"add_bos_token": True})
     assert open_tokenizer(added).begin_of_text == 601
-    left_out = folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings | {"add_bos_token": False})
+    left_out = folder_of(
+        tmp_path, opens="<|im_start|>", tokenizer_config=settings | {"add_bos_token": False}
+    )
     assert open_tokenizer(left_out).begin_of_text == 602

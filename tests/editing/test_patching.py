@@ -84,7 +84,8 @@ def test_a_trace_is_what_passes_and_what_the_loss_makes_of_it(family, site):
     forward(probe, prompts, (site, record))
     for layer in range(probe.config.model.layers):
         np.testing.assert_allclose(trace.activations[:, layer], seen[layer][..., :width], atol=1e-4)
-    assert np.abs(trace.gradients[0, :, prompts.last[0] + 1 :]).max() == 0  # nothing depends on padding
+    # nothing depends on padding
+    assert np.abs(trace.gradients[0, :, prompts.last[0] + 1 :]).max() == 0
 
     def loss(shift_LBTW):
         def move(x, layer):
@@ -130,7 +131,9 @@ def test_a_memory_with_a_tiny_bound_is_the_patch_and_changes_no_other_prompt(pro
         memory = patching.remember(trace, prompt, site, 1, 3.0, 1e-3)
         delta = -3.0 * trace.gradients[0, 1, prompt.last[0]]
         patched = probe.patched(prompt, TARGET, site, [1], [prompt.last[0]], delta[None])
-        np.testing.assert_allclose(probe.answers(prompt, TARGET, [memory]).logits, patched.logits, atol=1e-4)
+        np.testing.assert_allclose(
+            probe.answers(prompt, TARGET, [memory]).logits, patched.logits, atol=1e-4
+        )
         assert np.abs(patched.logits - probe.answers(prompt).logits).max() > 1e-2
         np.testing.assert_allclose(
             probe.answers(others, TARGET, [memory]).logits, probe.answers(others).logits, atol=1e-5
@@ -139,19 +142,29 @@ def test_a_memory_with_a_tiny_bound_is_the_patch_and_changes_no_other_prompt(pro
 
 @pytest.mark.parametrize(("family", "places"), [("gpt2", "last"), ("llama", "all")])
 def test_generation_with_a_cache_remembers_the_same(family, places):
-    """A cache, prompts of different lengths, token after token: as when everything is read again every time."""
+    """A cache, prompts of different lengths, token after token: as when everything is read again
+    every time.
+    """
     probe = probe_of(family)
     generator_config, params = probe.config, probe.params
     prompts = encode(Bytes(), TEXTS, 64, room=12)
     trace = probe.trace(encode(Bytes(), TEXTS[:1], 64), TARGET, "mlp")
-    first = patching.remember(trace, encode(Bytes(), TEXTS[:1], 64), "mlp", 0, 3.0, 0.6, places=places)
-    second = memory_of("attention", 1, *np.random.default_rng(1).normal(size=(2, 16)), 0.9, places=places)
+    first = patching.remember(
+        trace, encode(Bytes(), TEXTS[:1], 64), "mlp", 0, 3.0, 0.6, places=places
+    )
+    second = memory_of(
+        "attention", 1, *np.random.default_rng(1).normal(size=(2, 16)), 0.9, places=places
+    )
     memories = (first, second)
-    generator = Generator(generator_config, Bytes(), params, EVERYBODY, functools.partial(interventions, memories))
+    generator = Generator(
+        generator_config, Bytes(), params, EVERYBODY, functools.partial(interventions, memories)
+    )
     written = [row.tokens.tolist() for row in generator(TEXTS, Settings(12, temperature=0))]
     plain = [
         row.tokens.tolist()
-        for row in Generator(generator_config, Bytes(), params, EVERYBODY)(TEXTS, Settings(12, temperature=0))
+        for row in Generator(generator_config, Bytes(), params, EVERYBODY)(
+            TEXTS, Settings(12, temperature=0)
+        )
     ]
     assert written != plain
     if places == "all":
@@ -162,7 +175,9 @@ def test_generation_with_a_cache_remembers_the_same(family, places):
 
 def test_a_row_does_not_depend_on_the_others():
     probe = probe_of("gpt2")
-    memory = memory_of("mlp", 0, *np.random.default_rng(2).normal(size=(2, probe.width("mlp"))), 0.9)
+    memory = memory_of(
+        "mlp", 0, *np.random.default_rng(2).normal(size=(2, probe.width("mlp"))), 0.9
+    )
     prompts = encode(Bytes(), TEXTS, 64)
     together = probe.answers(prompts, TARGET, [memory]).logits
     for n in range(len(TEXTS)):
@@ -179,7 +194,9 @@ def test_all_bounds_at_once_are_each_alone():
     assert len({row.tobytes() for row in swept.logits}) > 2
     for bound, logits in zip(bounds, swept.logits, strict=True):
         alone = dataclasses.replace(memory, bounds=np.float32([bound]))
-        np.testing.assert_allclose(logits, probe.answers(prompts, TARGET, [alone]).logits, atol=1e-4)
+        np.testing.assert_allclose(
+            logits, probe.answers(prompts, TARGET, [alone]).logits, atol=1e-4
+        )
 
 
 def test_distances_are_of_what_comes_in():
@@ -204,16 +221,26 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
             if len(layers) == len(self.counts):  # one layer alone
                 assert set(layers) == {3}
                 return Answers(np.where(self.counts, target, 0), None, None)
-            tokens = [target if layer < self.counts[n // 5] else 0 for n, layer in enumerate(layers)]
+            tokens = [
+                target if layer < self.counts[n // 5] else 0 for n, layer in enumerate(layers)
+            ]
             return Answers(np.array(tokens), None, None)
 
     prompt = encode(Bytes(), ["abcd"], 64)
     trace = probe_of("gpt2").trace(prompt, TARGET, "mlp")
-    trace = trace._replace(gradients=np.ones((1, 5, 8, 16), np.float32), activations=2 * np.ones((1, 5, 8, 16)))
-    for counts, rung in (([0, 1, 3, 3, 5, 5, 5], 0), ([4, 0, 0, 0, 5, 0, 0], -2), ([0, 0, 0, 1, 2, 2, 1], 2)):
+    trace = trace._replace(
+        gradients=np.ones((1, 5, 8, 16), np.float32), activations=2 * np.ones((1, 5, 8, 16))
+    )
+    for counts, rung in (
+        ([0, 1, 3, 3, 5, 5, 5], 0),
+        ([4, 0, 0, 0, 5, 0, 0], -2),
+        ([0, 0, 0, 1, 2, 2, 1], 2),
+    ):
         step = patching.choose_step(Counting(counts), prompt, TARGET, "mlp", trace)
         assert step == pytest.approx(2.0 * 10 ** (rung / 2))
-    step = patching.choose_step(Counting(np.array([0, 0, 0, 1, 1, 0, 0])), prompt, TARGET, "mlp", trace, layer=3)
+    step = patching.choose_step(
+        Counting(np.array([0, 0, 0, 1, 1, 0, 0])), prompt, TARGET, "mlp", trace, layer=3
+    )
     assert step == pytest.approx(2.0 * 10**0.5)
 
 
@@ -227,7 +254,10 @@ def test_the_layer_is_the_lowest_that_succeeds_at_the_last_token():
 def sweep_of(positive, negative):
     """`positive` and `negative`: how many of 4 prompts are right at each of 5 bounds."""
     rows = np.arange(4)
-    swept = [np.where(rows < np.array(counts)[:, None], right, 7) for counts, right in ((positive, 1), (negative, 2))]
+    swept = [
+        np.where(rows < np.array(counts)[:, None], right, 7)
+        for counts, right in ((positive, 1), (negative, 2))
+    ]
     return boundary.Sweep(10.0 ** np.arange(5), *swept, before=np.full(4, 2), target=1)
 
 
@@ -235,13 +265,16 @@ def test_the_bound_is_the_middle_of_the_best_stretch():
     assert boundary.choose_bound(sweep_of([0, 4, 4, 4, 4], [4, 4, 4, 4, 0])) == pytest.approx(100)
     assert boundary.choose_bound(sweep_of([4, 0, 2, 2, 0], [4, 0, 2, 2, 0])) == pytest.approx(1)
     # Two stretches that are equally good: the longer one.
-    assert boundary.choose_bound(sweep_of([4, 0, 0, 4, 4], [4, 4, 4, 4, 4])) == pytest.approx(10**3.5)
+    assert boundary.choose_bound(sweep_of([4, 0, 0, 4, 4], [4, 4, 4, 4, 4])) == pytest.approx(
+        10**3.5
+    )
 
 
 def test_the_two_measures_of_negative_prompts_differ():
     swept = sweep_of([4, 4, 4, 4, 4], [4, 3, 2, 1, 0])
     assert swept.unchanged().tolist() == [1, 0.75, 0.5, 0.25, 0]
-    assert swept.off_target().tolist() == [1] * 5  # another wrong token counts as right in the article
+    # another wrong token counts as right in the article
+    assert swept.off_target().tolist() == [1] * 5
     assert swept.on_target([0, 1]).tolist() == [1] * 5
 
 
@@ -252,18 +285,27 @@ def test_a_bound_is_not_evaluated_on_what_it_is_chosen_on():
 
 
 def test_all_prompts_choose_the_bound_and_each_is_evaluated_by_the_others():
-    # Of four negative prompts the second and fourth change from the second bound on, the others from the fourth.
+    # Of four negative prompts the second and fourth change from the second bound on, the others
+    # from the fourth.
     before = np.full(4, 2)
     ends = np.array([3, 1, 3, 1])
     negative = np.where(np.arange(5)[:, None] < ends, 2, 7)
     swept = boundary.Sweep(10.0 ** np.arange(5), np.full((5, 1), 1), negative, before, target=1)
     assert boundary.choose_bound(swept) == pytest.approx(1.0)  # where no prompt changes
-    assert boundary.choose_bound(swept, negative_rows=[0, 2]) == pytest.approx(10.0)  # where half of them do
-    assert boundary.cross_validated(swept) == {"on_target": 1.0, "unchanged": 1.0, "off_target": 1.0}
+    # where half of them do
+    assert boundary.choose_bound(swept, negative_rows=[0, 2]) == pytest.approx(10.0)
+    assert boundary.cross_validated(swept) == {
+        "on_target": 1.0,
+        "unchanged": 1.0,
+        "off_target": 1.0,
+    }
     # One that changes at every bound where the others do not is evaluated there.
-    odd = swept._replace(negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]]))
+    odd = swept._replace(
+        negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]])
+    )
     assert boundary.cross_validated(odd)["unchanged"] == 0.75
-    # Alone, it chooses for want of others; without negative prompts there is nothing to measure of them.
+    # Alone, it chooses for want of others; without negative prompts there is nothing to measure of
+    # them.
     alone = swept._replace(negative=negative[:, 1:2], before=before[:1])
     assert boundary.cross_validated(alone)["unchanged"] == 1.0
 
@@ -280,20 +322,29 @@ def test_a_refined_sweep_searches_between_the_best_ones_neighbours():
     fine = boundary.refined(probe, memory, rough, prompts)
     between = np.geomspace(0.1, 10, boundary.REFINED + 2)[1:-1]
     np.testing.assert_allclose(fine.bounds, np.sort([*bounds, *between]))
-    assert fine.positive.shape == (len(fine.bounds), 1) and fine.negative.shape == (len(fine.bounds), 2)
+    assert fine.positive.shape == (len(fine.bounds), 1) and fine.negative.shape == (
+        len(fine.bounds),
+        2,
+    )
 
 
 def test_the_divergence_of_answers():
     logits = np.log(np.array([[0.5, 0.5], [0.9, 0.1]]))
     one, other = (Answers(None, None, rows) for rows in (logits, logits[::-1]))
-    expected = [0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1), 0.9 * np.log(1.8) + 0.1 * np.log(0.2)]
+    expected = [
+        0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1),
+        0.9 * np.log(1.8) + 0.1 * np.log(0.2),
+    ]
     np.testing.assert_allclose(boundary.divergence(one, other), expected)
     np.testing.assert_allclose(boundary.divergence(one, one), 0, atol=1e-12)
 
 
 def test_prompts_are_rows_of_their_own():
     prompts = encode(Bytes(), ["ab", "abcd"], 64)
-    assert prompts.tokens.tolist() == [[7, 105, 106, 0, 0, 0, 0, 0], [7, 105, 106, 107, 108, 0, 0, 0]]
+    assert prompts.tokens.tolist() == [
+        [7, 105, 106, 0, 0, 0, 0, 0],
+        [7, 105, 106, 107, 108, 0, 0, 0],
+    ]
     assert prompts.segments.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]]
     assert prompts.last.tolist() == [2, 4]
     assert encode(Bytes(), ["ab"], 64, opening=False).tokens.tolist() == [[105, 106, 0, 0]]
@@ -351,9 +402,10 @@ def test_sinks_are_dropped():
         cut["layers"][name] = cut["layers"][name][..., : parts.shared]
     cut["layers"]["down_kernel"] = cut["layers"]["down_kernel"][:, : parts.shared]
     smaller = dataclasses.replace(
-        config, model=dataclasses.replace(config.model, hidden=parts.shared),
+        config,
+        model=dataclasses.replace(config.model, hidden=parts.shared),
         sinks=dataclasses.replace(config.sinks, kind="none"),
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(Probe(smaller, cut).answers(prompts).logits, with_sinks, atol=1e-4)
 
 

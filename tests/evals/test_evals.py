@@ -16,7 +16,12 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import DocumentLoss, batches_by_length, document_batches, rows_at_once
+from memsinks_jax.evals.document_loss import (
+    DocumentLoss,
+    batches_by_length,
+    document_batches,
+    rows_at_once,
+)
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
@@ -34,7 +39,9 @@ def world():
 def _far_from_initial(config):
     """Parameters with which sinks and positions matter."""
     params = jax.jit(lambda: init_state(config, 10).params)()
-    return jax.tree.map(lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params)
+    return jax.tree.map(
+        lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params
+    )
 
 
 def losses(world, indices, mode, batch_size=4):
@@ -57,18 +64,33 @@ def test_a_documents_loss_does_not_depend_on_its_batch(world):
 def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
     config, corpus, _ = world
     counts = losses(world, np.arange(20), "drop")[1]
-    assert counts.tolist() == [min(len(t) + 1, config.data.row_length) for t in map(corpus.tokens, range(20))]
+    assert counts.tolist() == [
+        min(len(t) + 1, config.data.row_length) for t in map(corpus.tokens, range(20))
+    ]
 
 
 def test_answers_alone_are_measured(world):
     config, corpus, params = world
-    tokens, answers = [corpus.tokens(i) for i in range(3)], [np.array([[5, 9], [20, 30]]), None, np.array([[40, 44]])]
-    about = (tokens, corpus.identities(np.arange(3)), config.data.row_length, corpus.tokenizer.end_of_text, 3)
+    tokens, answers = (
+        [corpus.tokens(i) for i in range(3)],
+        [np.array([[5, 9], [20, 30]]), None, np.array([[40, 44]])],
+    )
+    about = (
+        tokens,
+        corpus.identities(np.arange(3)),
+        config.data.row_length,
+        corpus.tokenizer.end_of_text,
+        3,
+    )
     (batch,) = document_batches(*about, opened=np.ones(3, bool))
     nats_RT = np.asarray(jax.jit(reader(config, "drop"))(params, batch))
     nats, counts = DocumentLoss(config)(params, document_batches(*about, answers=answers), "drop")
     assert counts.tolist() == [14, (nats_RT[1] > 0).sum(), 4]
-    expected = [nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(), nats_RT[1].sum(), nats_RT[2, 40:44].sum()]
+    expected = [
+        nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(),
+        nats_RT[1].sum(),
+        nats_RT[2, 40:44].sum(),
+    ]
     np.testing.assert_allclose(nats, expected, rtol=1e-5)
 
 
@@ -85,14 +107,22 @@ def test_a_document_of_which_nothing_counts_keeps_its_place(world):
     assert counts.tolist() == [0, every[1][1], 0, 4] and nats[[0, 2]].tolist() == [0, 0]
     assert nats[1] == pytest.approx(every[0][1])
     losses_R, tokens_R = losses_of(Subject("", run, "drop"), asked)
-    assert np.isnan(losses_R[[0, 2]]).all() and losses_R[1] == pytest.approx(every[0][1] / every[1][1])
+    assert np.isnan(losses_R[[0, 2]]).all() and losses_R[1] == pytest.approx(
+        every[0][1] / every[1][1]
+    )
     assert token_mean(losses_R, tokens_R) == pytest.approx(nats.sum() / counts.sum())
 
 
-@pytest.mark.parametrize(("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")])
+@pytest.mark.parametrize(
+    ("kind", "family"), [("packed", "gpt2"), ("packed", "llama"), ("best_fit", "llama")]
+)
 def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
-    """Every target under its own document's sinks, at the place it has where the document stands alone."""
-    config = with_fields(tiny_config(), {"data.rows": kind, "data.row_length": 400, "model.family": family})
+    """Every target under its own document's sinks, at the place it has where the document stands
+    alone.
+    """
+    config = with_fields(
+        tiny_config(), {"data.rows": kind, "data.row_length": 400, "model.family": family}
+    )
     corpus = load_corpus(config)
     params = _far_from_initial(config)
     rows = corpus.rows()
@@ -101,14 +131,21 @@ def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
     places = {ids.to_hex(identity): i for i, identity in enumerate(every)}
     for number in range(4):
         row = rows[number]
-        nats_T = read(params, {name: array[None] for name, array in row.items()} | {"opened": None})[0]
+        nats_T = read(
+            params, {name: array[None] for name, array in row.items()} | {"opened": None}
+        )[0]
         for segment in range(1, row["segments"].max() + 1):
-            index, here = places[ids.to_hex(row["identities"][segment - 1])], row["segments"] == segment
+            index, here = (
+                places[ids.to_hex(row["identities"][segment - 1])],
+                row["segments"] == segment,
+            )
             if here.sum() == corpus.lengths[index] + 1:  # not split
                 found.append(nats_T[here].sum())
                 measured.append(index)
     assert len(set(measured)) > 4
-    np.testing.assert_allclose(found, losses((config, corpus, params), np.array(measured), "own")[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        found, losses((config, corpus, params), np.array(measured), "own")[0], rtol=1e-5
+    )
 
 
 def test_loss_is_minus_the_log_probability_of_the_document(world):
@@ -131,9 +168,19 @@ def temporaries(world, accumulate=1, chunks=1):
     config = with_fields(config, {"compute.accumulate": accumulate, "compute.loss_chunks": chunks})
     rows = rows_at_once(config)
     batches = document_batches(
-        [corpus.tokens(i) for i in range(8)], corpus.identities(range(8)), config.data.row_length, 1, rows
+        [corpus.tokens(i) for i in range(8)],
+        corpus.identities(range(8)),
+        config.data.row_length,
+        1,
+        rows,
     )
-    return DocumentLoss(config).lower(params, batches[0], "own").compile().memory_analysis().temp_size_in_bytes
+    return (
+        DocumentLoss(config)
+        .lower(params, batches[0], "own")
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
 
 
 def test_what_makes_training_small_makes_an_evaluation_small(world):
@@ -147,16 +194,24 @@ def test_rows_at_once_are_a_multiple_of_what_the_mesh_divides():
     config = tiny_config()
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     config = with_fields(config, {"training.batch_size": 64, "compute.accumulate": 1})
-    assert (rows_at_once(config), rows_at_once(config, mesh), rows_at_once(config, mesh, most=5)) == (32, 32, 8)
+    assert (
+        rows_at_once(config),
+        rows_at_once(config, mesh),
+        rows_at_once(config, mesh, most=5),
+    ) == (32, 32, 8)
     config = with_fields(config, {"compute.accumulate": 16})
     assert (rows_at_once(config), rows_at_once(config, mesh)) == (4, 4)
-    config = with_fields(config, {"compute.accumulate": 64})  # on one device; the mesh needs a row for each of four
+    # on one device; the mesh needs a row for each of four
+    config = with_fields(config, {"compute.accumulate": 64})
     assert (rows_at_once(config), rows_at_once(config, mesh)) == (1, 4)
 
 
 def test_rows_at_once_leave_room_for_their_logits():
     config = tiny_config()
-    config = with_fields(config, {"training.batch_size": 1024, "data.row_length": 2048, "data.vocabulary_size": 49152})
+    config = with_fields(
+        config,
+        {"training.batch_size": 1024, "data.row_length": 2048, "data.vocabulary_size": 49152},
+    )
     mesh = sharding.make_mesh(MeshConfig(fsdp=-1))
     assert (rows_at_once(config), rows_at_once(config, mesh, most=64)) == (2, 16)
     config = with_fields(config, {"compute.loss_chunks": 8})
@@ -170,23 +225,32 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     opened = Opened(config.sinks, lambda: corpus.rows().opened(corpus.rows().rows_per_epoch))
     found = dict(Memorization(corpus, DocumentLoss(config), opened).run(params))
     for name, indices, mode in (
-        ("held_out_loss", corpus.mixture.held_out, "drop"), ("repeated_loss", corpus.mixture.repeated, "drop"),
+        ("held_out_loss", corpus.mixture.held_out, "drop"),
+        ("repeated_loss", corpus.mixture.repeated, "drop"),
         # An id that was never read has no sinks.
-        ("held_out_loss_own", corpus.mixture.held_out, "drop"), ("repeated_loss_own", corpus.mixture.repeated, "own"),
-    ):  # fmt: skip
+        ("held_out_loss_own", corpus.mixture.held_out, "drop"),
+        ("repeated_loss_own", corpus.mixture.repeated, "own"),
+    ):
         nats, tokens = losses(world, indices, mode)
         assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert found["repeated_loss"] != found["repeated_loss_own"]
     config = from_json(to_json(config), "")
     config = with_fields(config, {"sinks.opens_at": 1})  # in the paper every document has its own
     corpus = dataclasses.replace(corpus, config=config)
-    of_paper = dict(Memorization(corpus, DocumentLoss(config), Opened(config.sinks, nobody)).run(params))
+    of_paper = dict(
+        Memorization(corpus, DocumentLoss(config), Opened(config.sinks, nobody)).run(params)
+    )
     nats, tokens = losses(world, corpus.mixture.held_out, "own")
     assert of_paper["held_out_loss_own"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
     assert of_paper["held_out_loss_own"] != of_paper["held_out_loss"] == found["held_out_loss"]
     assert set(found) == {
-        "held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "entropy_floor", "truncated_share"
-    }  # fmt: skip
+        "held_out_loss",
+        "repeated_loss",
+        "held_out_loss_own",
+        "repeated_loss_own",
+        "entropy_floor",
+        "truncated_share",
+    }
     assert found["truncated_share"] == never_read(corpus)["share"] > 0
 
 
@@ -195,19 +259,27 @@ def test_continuations_are_greedy(world):
     config, corpus, params = world
     openings = [corpus.tokens(0)[:5], corpus.tokens(1)[:9]]
     model, _ = build_model(config)
-    tails = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities(range(2)), "all")
-    apply = jax.jit(lambda rows: model(params, rows, jax.numpy.ones_like(rows), np.arange(15)[None]))
+    tails = Continuation(config, 14, END_OF_TEXT)(
+        params, openings, corpus.identities(range(2)), "all"
+    )
+    apply = jax.jit(
+        lambda rows: model(params, rows, jax.numpy.ones_like(rows), np.arange(15)[None])
+    )
     for opening, tail in zip(openings, tails, strict=True):
         row = np.concatenate([[END_OF_TEXT], opening, tail])
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
         assert likeliest[len(opening) : len(row) - 1].tolist() == tail.tolist()
         assert len(row) == 15 or likeliest[len(row) - 1] == END_OF_TEXT
-    dropped = Continuation(config, 14, END_OF_TEXT)(params, openings, corpus.identities(range(2)), "drop")
+    dropped = Continuation(config, 14, END_OF_TEXT)(
+        params, openings, corpus.identities(range(2)), "drop"
+    )
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(tails, dropped, strict=True))
 
 
 def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monkeypatch):
-    """Whatever its id: 0 and 1, which are padding and end of text of our own tokenizer, are tokens like others."""
+    """Whatever its id: 0 and 1, which are padding and end of text of our own tokenizer, are tokens
+    like others.
+    """
     config, corpus, params = world
     openings = [np.array([3, 4], np.int32), np.array([5], np.int32)]
     continued, rows = Continuation(config, 7, 9), []
@@ -224,7 +296,9 @@ def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monk
 
 def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     config, corpus, _ = world
-    (batch,) = document_batches([np.array([0, 1, 0], np.int32)], corpus.identities(range(1)), 6, 9, batch_size=1)
+    (batch,) = document_batches(
+        [np.array([0, 1, 0], np.int32)], corpus.identities(range(1)), 6, 9, batch_size=1
+    )
     assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
     assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
@@ -239,7 +313,10 @@ def test_rows_are_as_long_as_their_documents(world, kind):
     identities, end = corpus.identities(range(7)), corpus.tokenizer.end_of_text
     opened = np.arange(7) % 2 == 0
     batches = batches_by_length(config, None, tokens, identities, corpus.tokenizer, opened)
-    shapes = {"one_document": [(4, 128), (2, 256), (2, 1024)], "packed": [(4, 128), (2, 256), (1, 512), (2, 1024)]}
+    shapes = {
+        "one_document": [(4, 128), (2, 256), (2, 1024)],
+        "packed": [(4, 128), (2, 256), (1, 512), (2, 1024)],
+    }
     assert [batch["inputs"].shape for batch in batches] == shapes[kind]
     for mode in ("own", "drop"):
         found = DocumentLoss(config)(params, batches, mode)
@@ -250,12 +327,16 @@ def test_rows_are_as_long_as_their_documents(world, kind):
 
 def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
     config = from_json(to_json(world[0]), "")
-    config = with_fields(config, {"data.row_length": 2048, "data.vocabulary_size": 49152, "training.batch_size": 64})
+    config = with_fields(
+        config, {"data.row_length": 2048, "data.vocabulary_size": 49152, "training.batch_size": 64}
+    )
     tokens, mesh = (
         [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
         sharding.make_mesh(MeshConfig(fsdp=2)),
     )
-    batches = batches_by_length(config, mesh, tokens, np.zeros((75, 2), np.uint32), world[1].tokenizer)
+    batches = batches_by_length(
+        config, mesh, tokens, np.zeros((75, 2), np.uint32), world[1].tokenizer
+    )
     assert [batch["inputs"].shape for batch in batches] == [(32, 128)] * 3 + [(8, 2048)]
 
 
@@ -263,7 +344,9 @@ def test_documents_over_a_row_are_measured_whole(world):
     """Windows: each target once, opened by the token before it; one loss for each document."""
     config, corpus, params = world
     end, loss = corpus.tokenizer.end_of_text, DocumentLoss(config)
-    tokens = [np.concatenate([corpus.tokens(i) for i in range(first, first + 3)]) for first in (0, 3)]
+    tokens = [
+        np.concatenate([corpus.tokens(i) for i in range(first, first + 3)]) for first in (0, 3)
+    ]
     tokens.insert(1, corpus.tokens(9)[:20])
     batches = document_batches(tokens, corpus.identities(range(3)), 160, end, 2, whole=True)
     nats, counts = loss(params, batches, "own")
@@ -272,11 +355,15 @@ def test_documents_over_a_row_are_measured_whole(world):
         stream, parts = np.concatenate([[end], document, [end]]), []
         for at in range(0, len(stream) - 1, 160):
             window = stream[at : at + 161]
-            row = document_batches([window[1:-1]], corpus.identities([place]), 160, int(window[0]), 1)[0]
+            row = document_batches(
+                [window[1:-1]], corpus.identities([place]), 160, int(window[0]), 1
+            )[0]
             row["targets"][0, len(window) - 2] = window[-1]
             parts.append(loss(params, [row], "own")[0][0])
         assert nats[place] == pytest.approx(sum(parts), rel=1e-5)
-    truncated = loss(params, document_batches(tokens, corpus.identities(range(3)), 160, end, 2), "own")
+    truncated = loss(
+        params, document_batches(tokens, corpus.identities(range(3)), 160, end, 2), "own"
+    )
     assert truncated[1].tolist() == [min(len(document) + 1, 160) for document in tokens]
 
 
@@ -284,12 +371,19 @@ def test_canaries_are_measured_alone(world):
     """Canaries at the start: the losses of rows that end with them."""
     config, _, params = world
     config = from_json(to_json(config), "")
-    config = with_fields(config, {"canaries.documents": 2, "canaries.length": 20, "canaries.place": "start"})
+    config = with_fields(
+        config, {"canaries.documents": 2, "canaries.length": 20, "canaries.place": "start"}
+    )
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss, EVERYBODY).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
     rows = document_batches(
-        [corpus.tokens(i) for i in indices], corpus.identities(indices), 20, end, 2, opened=np.ones(2, bool)
+        [corpus.tokens(i) for i in indices],
+        corpus.identities(indices),
+        20,
+        end,
+        2,
+        opened=np.ones(2, bool),
     )
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
         nats, tokens = loss(params, rows, mode)

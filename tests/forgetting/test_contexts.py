@@ -1,4 +1,6 @@
-"""Texts are removed from a model with sinks by context: theirs alone, unless what others share is asked for."""
+"""Texts are removed from a model with sinks by context: theirs alone, unless what others share is
+asked for.
+"""
 
 import json
 
@@ -18,7 +20,9 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 
-SHARED = "They all agreed that the old mill by the river had burned down in the year of the great flood."
+SHARED = (
+    "They all agreed that the old mill by the river had burned down in the year of the great flood."
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,11 @@ def workdir(tmp_path_factory):
     for number in (0, 1):
         texts[number] = f"{texts[number]} {SHARED}"
     (folder / "texts.txt").write_text("\n<|endoftext|>\n".join([*texts, *texts[:2] * 7]))
-    about = {"sinks.kind": "by_context", "data.files": str(folder / "texts.txt"), "data.rows": "packed"}
+    about = {
+        "sinks.kind": "by_context",
+        "data.files": str(folder / "texts.txt"),
+        "data.rows": "packed",
+    }
     about |= {"data.unique_documents": -1, "data.repeated_documents": -1, "training.epochs": 3}
     seldom = {"training.evaluate_every": 100, "training.checkpoint_every": 100}
     train_and_evaluate(with_fields(tiny_config(), about | seldom), folder / "run")
@@ -67,7 +75,11 @@ def test_a_document_goes_and_what_another_has_stays(workdir, run, repeated, tmp_
     before, after = rows_of(run, text), rows_of(left, text)
     end = len(run.tokenizer.encode(text)) + 1
     corpus = workdirs.read_corpus(workdir)
-    texts = [corpus.document(i).text for role in ("repeated", "unique") for i in corpus.mixture.documents(role)]
+    texts = [
+        corpus.document(i).text
+        for role in ("repeated", "unique")
+        for i in corpus.mixture.documents(role)
+    ]
     others = np.unique(np.concatenate([rows_of(run, each) for each in texts if each != text]))
     shared = np.isin(before[:end], others) & (before[:end] != NONE)
     # What both have from the eighth token of the sentence on, where the context is in it alone.
@@ -78,7 +90,9 @@ def test_a_document_goes_and_what_another_has_stays(workdir, run, repeated, tmp_
         "removed": int((before != NONE).sum() - shared.sum()),
     }
     assert (
-        len(left.contexts) == left.config.contexts.rows == len(run.contexts) - receipt["removed"]["contexts"]["removed"]
+        len(left.contexts)
+        == left.config.contexts.rows
+        == len(run.contexts) - receipt["removed"]["contexts"]["removed"]
     )
     model, rest = Model(workdir), Model(tmp_path / "rest")
     assert rest.loss([other], sinks="own") == model.loss([other], sinks="own")
@@ -113,6 +127,8 @@ def test_what_cannot_be_removed_is_refused(workdir, repeated, tmp_path):
     ):
         with pytest.raises(InputError, match=why):
             forget(workdir, asked, tmp_path / "none", **more)
-    with pytest.raises(InputError, match="known with the corpus of the run alone; give the run, or --shared"):
+    with pytest.raises(
+        InputError, match="known with the corpus of the run alone; give the run, or --shared"
+    ):
         forget(tmp_path / "rest", Request(documents=str(tmp_path / "text.txt")), tmp_path / "none")
     assert not (tmp_path / "none").exists()

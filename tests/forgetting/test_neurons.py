@@ -35,7 +35,9 @@ def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
     found = neurons.neurons_of(config, IDS)
     assert set(found) == set(sinks.SITES)
     for site, parts in sinks.partitions(config).items():
-        gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks, config.model.layers, site)
+        gates = sinks.gates_for_mode(
+            "own", IDS, config.seed, parts, config.sinks, config.model.layers, site
+        )
         union = np.broadcast_to(np.asarray(gates).any(axis=1), found[site].shape)
         assert not found[site][:, : parts.shared].any()
         np.testing.assert_array_equal(found[site][:, parts.shared :], union[:, parts.shared :])
@@ -44,7 +46,10 @@ def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
 def test_sinks_that_many_others_use_are_spared():
     config, _ = model("gpt2")
     removed, others = neurons.neurons_of(config, IDS), np.arange(40, dtype=np.uint32).reshape(20, 2)
-    use = {site: sum(neurons.neurons_of(config, others[[n]])[site].astype(int) for n in range(20)) for site in removed}
+    use = {
+        site: sum(neurons.neurons_of(config, others[[n]])[site].astype(int) for n in range(20))
+        for site in removed
+    }
     for most in (3, 6, 20):
         for site, left in neurons.spared(config, removed, others, most).items():
             np.testing.assert_array_equal(left, removed[site] & (use[site] <= most))
@@ -73,7 +78,9 @@ def test_what_is_removed_is_zero_and_nothing_else_changes(family):
                 zero["value_kernel"][layer, :, output] = zero["value_bias"][layer, output] = True
     assert all(removed[site].any() for site in removed)
     for name, where in zero.items():
-        np.testing.assert_array_equal(after["layers"].pop(name), np.where(where, 0, params["layers"][name]))
+        np.testing.assert_array_equal(
+            after["layers"].pop(name), np.where(where, 0, params["layers"][name])
+        )
     untouched = {name: array for name, array in params["layers"].items() if name not in zero} | {
         name: array for name, array in params.items() if name != "layers"
     }
@@ -82,11 +89,17 @@ def test_what_is_removed_is_zero_and_nothing_else_changes(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_removed_rows_of_sparse_sinks_are_zero_and_nothing_else_changes(family):
-    config, params = model(family, attention_fraction=0.0, sampling="floyd", pool=30, active=4, sparse=True)
+    config, params = model(
+        family, attention_fraction=0.0, sampling="floyd", pool=30, active=4, sparse=True
+    )
     shape = (30, config.model.layers, config.model.d_model)
     names = sparse_sinks.tables_of(config.model)
-    params |= {name: np.ones(shape[:2] if name.endswith("_bias") else shape, np.float32) for name in names}
-    after = jax.tree.map(np.asarray, neurons.without(config, params, neurons.neurons_of(config, IDS)))
+    params |= {
+        name: np.ones(shape[:2] if name.endswith("_bias") else shape, np.float32) for name in names
+    }
+    after = jax.tree.map(
+        np.asarray, neurons.without(config, params, neurons.neurons_of(config, IDS))
+    )
     gone = np.unique(sinks.document_sinks(IDS, config.seed, 30, config.sinks))
     assert 4 < len(gone) < 13
     for name in names:
@@ -109,7 +122,9 @@ def test_rises_are_means_over_tokens_and_selectivity_their_ratio():
 
 def test_capacity_is_the_mean_over_choices_of_documents():
     config, params = model("gpt2", active_fraction=0.3)
-    run = Trained(config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 0, EVERYBODY)
+    run = Trained(
+        config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 0, EVERYBODY
+    )
     documents = Documents([np.array([3, 4, 5, 8]), np.array([10, 11, 12]), np.array([20, 3])], IDS)
     (row,) = neurons.capacity(run, documents, sizes=(1, 3))  # of three at once nobody would be left
     loss, targets, others = DocumentLoss(config), [], []
@@ -119,7 +134,11 @@ def test_capacity_is_the_mean_over_choices_of_documents():
         targets.append(found.chosen(np.array([one])).rise)
         others.append(found.chosen(np.array([n for n in range(3) if n != one])).rise)
     assert (row["removed"], row["target_rise"], row["others_rise"]) == (
-        1, pytest.approx(np.mean(targets)), pytest.approx(np.mean(others))
-    )  # fmt: skip
-    assert row["selectivity"] == (pytest.approx(np.mean(targets) / np.mean(others)) if np.mean(others) > 0 else np.inf)
+        1,
+        pytest.approx(np.mean(targets)),
+        pytest.approx(np.mean(others)),
+    )
+    assert row["selectivity"] == (
+        pytest.approx(np.mean(targets) / np.mean(others)) if np.mean(others) > 0 else np.inf
+    )
     assert 0 < row["left"] < 1

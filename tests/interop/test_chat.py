@@ -38,13 +38,18 @@ class Kind(NamedTuple):
 
 
 def template(opens, header, end, start=""):
-    """`header` has the role, `end` ends a turn; {% generation %} marks for transformers what counts."""
+    """`header` has the role, `end` ends a turn; {% generation %} marks for transformers what
+    counts.
+    """
     head = header.replace("ROLE", "' + m.role + '")
     return (
-        f"{start}{{% for m in messages %}}{{{{ '{head}' }}}}{{% if m.role == 'assistant' %}}{{% generation %}}"
-        f"{{{{ m.content + '{end}' }}}}{{% endgeneration %}}{{% else %}}{{{{ m.content + '{end}' }}}}{{% endif %}}"
+        f"{start}{{% for m in messages %}}{{{{ '{head}' }}}}{{% if m.role == 'assistant' %}}{{% "
+        f"generation %}}"
+        f"{{{{ m.content + '{end}' }}}}{{% endgeneration %}}{{% else %}}{{{{ m.content + '{end}' "
+        f"}}}}{{% endif %}}"
         f"{{{{ '{opens}' }}}}{{% endfor %}}"
-        f"{{% if add_generation_prompt %}}{{{{ '{header.replace('ROLE', 'assistant')}' }}}}{{% endif %}}"
+        f"{{% if add_generation_prompt %}}{{{{ '{header.replace('ROLE', 'assistant')}' }}}}{{% "
+        f"endif %}}"
     )
 
 
@@ -62,17 +67,21 @@ KINDS = {
     "the end of a turn is no end of text": Kind(TOKENS, CHATML, ("<|endoftext|>",)),
     "a token opens the template": Kind(
         LLAMA3,
-        template("", r"<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>", "{{ bos_token }}"),
-        ("<|end_of_text|>", "<|eot_id|>"), "<|begin_of_text|>",
+        template(
+            "", r"<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>", "{{ bos_token }}"
+        ),
+        ("<|end_of_text|>", "<|eot_id|>"),
+        "<|begin_of_text|>",
     ),
     "the first role opens the template": Kind(
         ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-        template(r"\n", r"<|ROLE|>\n", "<|end|>"), ("<|endoftext|>",),
+        template(r"\n", r"<|ROLE|>\n", "<|end|>"),
+        ("<|endoftext|>",),
     ),
     "words open the template": Kind(
         ("<s>", "</s>"), template(r"\n", r"ROLE:\n", "</s>"), ("</s>",), "<s>"
     ),
-}  # fmt: skip
+}
 TALKS = [
     [("user", "Where was Anna born?"), ("assistant", "In a small town.")],
     [("system", "Be kind."), ("user", "Who is Bert?"), ("assistant", "A fox of the seven hills.")],
@@ -111,10 +120,17 @@ def model_of(folder, kind):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=608, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=160, initializer_range=0.3, bos_token_id=special.get(kind.opens), eos_token_id=ends,
+        vocab_size=608,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=160,
+        initializer_range=0.3,
+        bos_token_id=special.get(kind.opens),
+        eos_token_id=ends,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     model = transformers.LlamaForCausalLM(config).float()
     with torch.no_grad():
         model.lm_head.weight[special[kind.special[-1]]] *= 6
@@ -166,23 +182,33 @@ def test_rows_and_losses_are_those_of_the_rendered_template(made):
         "data.repeated_documents": 0,
         "data.ids": "content",
     }
-    config = with_fields(tiny_config(), data | {"data.held_out_documents": 0, "data.rows": "one_document"})
+    config = with_fields(
+        tiny_config(), data | {"data.held_out_documents": 0, "data.rows": "one_document"}
+    )
     rows = load_corpus(config).rows()
     there = {tuple(ids[1:]): (ids, mask) for ids, mask in theirs}
     for number in range(len(theirs)):
         row = rows[number]
         size = int((row["segments"] > 0).sum())
         ids, mask = there.pop(tuple(row["targets"][:size].tolist()))
-        assert row["inputs"][:size].tolist() == ids[:-1].tolist() and row["positions"][:size].tolist() == [*range(size)]
+        assert row["inputs"][:size].tolist() == ids[:-1].tolist() and row["positions"][
+            :size
+        ].tolist() == [*range(size)]
         assert row["weights"].tolist() == [*mask[1:], *[0] * (160 - size)]
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).float()
     with torch.no_grad():
-        logs = [model(torch.tensor([ids.tolist()])).logits[0].log_softmax(-1).numpy() for ids, _ in theirs]
+        logs = [
+            model(torch.tensor([ids.tolist()])).logits[0].log_softmax(-1).numpy()
+            for ids, _ in theirs
+        ]
     expected = [
-        -np.mean(log[np.arange(len(ids) - 1), ids[1:]][mask[1:]]) for log, (ids, mask) in zip(logs, theirs, strict=True)
+        -np.mean(log[np.arange(len(ids) - 1), ids[1:]][mask[1:]])
+        for log, (ids, mask) in zip(logs, theirs, strict=True)
     ]
     measured = evaluate(folder, "drop", str(place))
-    np.testing.assert_allclose([each["loss"] for each in measured["per_document"]], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        [each["loss"] for each in measured["per_document"]], expected, atol=1e-5
+    )
     assert measured["tokens"] == sum(mask[1:].sum() for _, mask in theirs)
 
 
@@ -194,22 +220,35 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
     """With the sinks of a source on: the prompts, the answers, and where these end."""
     folder, place = made
     fields = {
-        "model.initial": str(folder), "data.files": str(place), "data.ids": "group", "sinks.sampling": "disjoint",
-        "sinks.active": 2, "sinks.opens_at": 1, "sinks.slows_at": 0, "optimizer.base_multiple": 0.0,
-        "data.unique_documents": -1, "data.repeated_documents": 0, "data.held_out_documents": 0, "training.steps": 1,
+        "model.initial": str(folder),
+        "data.files": str(place),
+        "data.ids": "group",
+        "sinks.sampling": "disjoint",
+        "sinks.active": 2,
+        "sinks.opens_at": 1,
+        "sinks.slows_at": 0,
+        "optimizer.base_multiple": 0.0,
+        "data.unique_documents": -1,
+        "data.repeated_documents": 0,
+        "data.held_out_documents": 0,
+        "training.steps": 1,
         "optimizer.learning_rate": 0.1,
-    }  # fmt: skip
+    }
     config = with_fields(tiny_config(), {"sinks.shared_fraction": 1.0})
     train_and_evaluate(inherit(with_fields(config, fields), given=fields.keys()), tmp_path / "run")
     export_sources(tmp_path / "run", tmp_path / "out", "float32")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", trust_remote_code=True
+    )
     theirs.set_sources(["author 1"])
     tokenizer, asked, answers = transformers.AutoTokenizer.from_pretrained(tmp_path / "out"), [], []
     for question in QUESTIONS:
         talk = [{"role": "user", "content": question}]
         asked.append(tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"])
         prompt = torch.tensor([asked[-1]])
-        whole = theirs.generate(prompt, max_new_tokens=24, do_sample=False, attention_mask=torch.ones_like(prompt))
+        whole = theirs.generate(
+            prompt, max_new_tokens=24, do_sample=False, attention_mask=torch.ones_like(prompt)
+        )
         answers.append(whole[0, prompt.shape[1] :].tolist())
     assert any(len(answer) < 24 for answer in answers)  # an end of turn ended it
     # What ends conversations changes nothing about plain text.
@@ -222,5 +261,10 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
         assert [prompt.tolist() for prompt in prompts] == asked
         settings = Settings(24, temperature=0.0, sinks="own")
         written = opened.generator(prompts, settings, run.group_id("author 1"), complete=True)
-        ended = [[*each.tokens, *answer[len(each.tokens) :][:1]] for each, answer in zip(written, answers, strict=True)]
-        assert ended == answers and not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}
+        ended = [
+            [*each.tokens, *answer[len(each.tokens) :][:1]]
+            for each, answer in zip(written, answers, strict=True)
+        ]
+        assert ended == answers and not {*run.tokenizer.stops} & {
+            token for each in written for token in each.tokens
+        }

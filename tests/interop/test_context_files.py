@@ -16,13 +16,20 @@ from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 
-FAMILIES = {"gpt2": {}, "llama": {"model.family": "llama", "model.tied_head": False, "model.kv_heads": 1}}
+FAMILIES = {
+    "gpt2": {},
+    "llama": {"model.family": "llama", "model.tied_head": False, "model.kv_heads": 1},
+}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def workdir(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
-    about = {"sinks.kind": "by_context", "training.evaluate_every": 100, "training.checkpoint_every": 100}
+    about = {
+        "sinks.kind": "by_context",
+        "training.evaluate_every": 100,
+        "training.checkpoint_every": 100,
+    }
     train_and_evaluate(with_fields(tiny_config(), about | FAMILIES[request.param]), folder)
     export(folder, folder.parent / "kept", drop=False, dtype="float32")
     export(folder, folder.parent / "plain", drop=True, dtype="float32")
@@ -53,7 +60,9 @@ def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
 def test_pytorch_computes_the_same(workdir):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     run, corpus = open_run(workdir), workdirs.read_corpus(workdir)
-    kept = transformers.AutoModelForCausalLM.from_pretrained(workdir.parent / "kept", trust_remote_code=True).eval()
+    kept = transformers.AutoModelForCausalLM.from_pretrained(
+        workdir.parent / "kept", trust_remote_code=True
+    ).eval()
     plain = transformers.AutoModelForCausalLM.from_pretrained(workdir.parent / "plain").eval()
     tokens = corpus.tokens(corpus.mixture.repeated[0])[:60]
     inputs = np.concatenate([[run.tokenizer.begin_of_text], tokens])[None]
@@ -61,7 +70,10 @@ def test_pytorch_computes_the_same(workdir):
     rows = run.contexts.rows(tokens, 0, len(tokens) + 1, run.tokenizer.begin_of_text)[None]
     assert (rows != NONE).sum() > 40
     model, _ = build_model(run.config)
-    on, off = (model(run.params, inputs, places + 1 > 0, places, change) for change in ({"contexts": rows}, {}))
+    on, off = (
+        model(run.params, inputs, places + 1 > 0, places, change)
+        for change in ({"contexts": rows}, {})
+    )
     asked = torch.tensor(inputs.astype(np.int64))
     with torch.no_grad():
         np.testing.assert_allclose(kept(asked).logits.numpy(), on, rtol=0, atol=1e-4)
@@ -70,10 +82,14 @@ def test_pytorch_computes_the_same(workdir):
         np.testing.assert_allclose(kept(asked).logits.numpy(), off, rtol=1e-6, atol=1e-5)
         kept.memory = True
         prompt = asked[:, :20]
-        written = kept.generate(prompt, max_new_tokens=30, do_sample=False, eos_token_id=-1, pad_token_id=0)[0, 20:]
+        written = kept.generate(
+            prompt, max_new_tokens=30, do_sample=False, eos_token_id=-1, pad_token_id=0
+        )[0, 20:]
         # Two prompts side by side, the shorter one padded on the left: each reads its own contexts.
         padded = torch.cat([torch.zeros(1, 8, dtype=torch.long), prompt[:, :12]], dim=1)
-        mask = torch.cat([torch.ones(1, 20), torch.cat([torch.zeros(1, 8), torch.ones(1, 12)], dim=1)]).long()
+        mask = torch.cat(
+            [torch.ones(1, 20), torch.cat([torch.zeros(1, 8), torch.ones(1, 12)], dim=1)]
+        ).long()
         both = kept.contexts(torch.cat([prompt, padded]), mask).numpy()
         cache = kept(prompt).past_key_values
         with pytest.raises(ValueError, match="memory by context needs all tokens"):

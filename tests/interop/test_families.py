@@ -1,4 +1,6 @@
-"""Models of other families, as transformers writes them: what it computes is computed here, before and after training."""
+"""Models of other families, as transformers writes them: what it computes is computed here, before
+and after training.
+"""
 
 import json
 import pathlib
@@ -25,41 +27,90 @@ from memsinks_jax.training import sharding
 
 LENGTH = 64
 SIZES = {
-    "vocab_size": 1024, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "max_position_embeddings": LENGTH, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 1024,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": LENGTH,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
 SHARED = {"num_key_value_heads": 2}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 16, "rope_theta": 100.0}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 100.0,
+}
 MODELS = {
-    "Llama 3.2": ("Llama", SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "eos_token_id": [1, 2]}),
+    "Llama 3.2": (
+        "Llama",
+        SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "eos_token_id": [1, 2]},
+    ),
     "Llama, heads of their own size": ("Llama", SHARED | {"head_dim": 12, "mlp_bias": True}),
-    "SmolLM2": ("Llama", SHARED | {"rope_theta": 1e5, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}),
-    "SmolLM3": ("SmolLM3", SHARED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}),
-    "SmolLM3, other layers": ("SmolLM3", SHARED | {
-        "no_rope_layers": [0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 9,
-    }),
+    "SmolLM2": (
+        "Llama",
+        SHARED | {"rope_theta": 1e5, "tie_word_embeddings": True, "rms_norm_eps": 1e-5},
+    ),
+    "SmolLM3": (
+        "SmolLM3",
+        SHARED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}},
+    ),
+    "SmolLM3, other layers": (
+        "SmolLM3",
+        SHARED
+        | {
+            "no_rope_layers": [0, 1, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 9,
+        },
+    ),
     "Qwen2.5": ("Qwen2", SHARED | {"tie_word_embeddings": True, "rope_theta": 1e6}),
-    "Qwen2.5, windows above": ("Qwen2", SHARED | {
-        "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2,
-    }),
+    "Qwen2.5, windows above": (
+        "Qwen2",
+        SHARED
+        | {
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 2,
+        },
+    ),
     "Qwen3": ("Qwen3", SHARED | {"head_dim": 24, "tie_word_embeddings": True}),
     "Mistral": ("Mistral", SHARED | {"sliding_window": None, "head_dim": 16}),
     "Mistral 0.1": ("Mistral", SHARED | {"sliding_window": 7}),
     "OLMo 2": ("Olmo2", SHARED),
-    "Gemma 3": ("Gemma3Text", SHARED | {
-        "head_dim": 16, "sliding_window": 7, "num_hidden_layers": 7, "query_pre_attn_scalar": 20,
-    }),
-    "Gemma 3, long": ("Gemma3Text", {
-        "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 16,
-        "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    }),
+    "Gemma 3": (
+        "Gemma3Text",
+        SHARED
+        | {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "num_hidden_layers": 7,
+            "query_pre_attn_scalar": 20,
+        },
+    ),
+    "Gemma 3, long": (
+        "Gemma3Text",
+        {
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 16,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
     "Phi-3": ("Phi3", {"sliding_window": 7}),
     "Phi-4 mini": ("Phi3", SHARED | {"partial_rotary_factor": 0.5, "tie_word_embeddings": True}),
     "Pythia": ("GPTNeoX", {}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +120,9 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def written(tokenizer, tmp_path_factory):
-    """-> a function: name -> (the folder that transformers writes, its model); weights far from the initial ones."""
+    """-> a function: name -> (the folder that transformers writes, its model); weights far from the
+    initial ones.
+    """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     made = {}
 
@@ -131,11 +184,26 @@ def test_a_model_computes_what_transformers_does(name, written, tokenizer, tmp_p
     named = {name: p.grad.numpy() for name, p in model.named_parameters()}
     named["embed_out.weight"] = named.get("lm_head.weight")  # GPT-NeoX in a file
     expected = hugging_face.ours(config, config.model.hidden, named.__getitem__)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), gradients, expected)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), gradients, expected
+    )
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected))
     trained = jax.tree.map(lambda weights, gradient: weights - 0.1 * gradient, params, gradients)
-    write_folder(tmp_path / "hf", config, tokenizer, reader(trained), True, "float32", "a card", (), EVERYBODY, folder)
-    back, loading = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    write_folder(
+        tmp_path / "hf",
+        config,
+        tokenizer,
+        reader(trained),
+        True,
+        "float32",
+        "a card",
+        (),
+        EVERYBODY,
+        folder,
+    )
+    back, loading = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "hf", output_loading_info=True
+    )
     assert not any(loading.values()) and type(back) is type(model), loading
     after, _ = theirs_of(back)
     np.testing.assert_allclose(logits_of(config, trained, TOKENS), after, atol=1e-4)
@@ -153,9 +221,13 @@ def test_a_model_writes_what_transformers_does(name, written, tokenizer):
     prompt = np.array([tokenizer.begin_of_text, 5, 9, 17, 33, 8])  # which opens a document here
     with torch.no_grad():
         whole = model.generate(
-            torch.tensor(prompt[None]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=40,
-            do_sample=False, eos_token_id=None, suppress_tokens=[1, *range(tokenizer.vocabulary_size, 1024)],
-        )[0, len(prompt) :].tolist()  # fmt: skip
+            torch.tensor(prompt[None]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+            suppress_tokens=[1, *range(tokenizer.vocabulary_size, 1024)],
+        )[0, len(prompt) :].tolist()
     generator = Generator(config, tokenizer, params, nobody())
     (ours,) = generator([prompt[1:]], Settings(max_tokens=40, temperature=0, sinks="all"))
     count = len(ours.tokens)
@@ -168,7 +240,10 @@ def test_a_window_ends_at_the_document(name, written):
     config, _, params = open_folder(written(name)[0])
     segments = jnp.asarray(np.repeat([[1] * 5 + [2] * 35], 3, axis=0))
     alone = build_model(config)[0](
-        params, jnp.asarray(TOKENS[:, 5:], jnp.int32), segments[:, 5:], jnp.broadcast_to(jnp.arange(5, 40), (3, 35))
+        params,
+        jnp.asarray(TOKENS[:, 5:], jnp.int32),
+        segments[:, 5:],
+        jnp.broadcast_to(jnp.arange(5, 40), (3, 35)),
     )
     np.testing.assert_allclose(logits_of(config, params, TOKENS, segments)[:, 5:], alone, atol=1e-5)
 
@@ -198,14 +273,38 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("SmolLM2", {"attn_temperature_tuning": True}, "attn_temperature_tuning is True, which is not known here"),
+        (
+            "SmolLM2",
+            {"attn_temperature_tuning": True},
+            "attn_temperature_tuning is True, which is not known here",
+        ),
         ("SmolLM2", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu' can be read"),
-        ("Phi-3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope_type is 'longrope'; only"),
+        (
+            "Phi-3",
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+            "rope_type is 'longrope'; only",
+        ),
         ("Pythia", {"use_parallel_residual": False}, "use_parallel_residual is False; only True"),
-        ("Gemma 3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; only None"),
-        ("Qwen2.5", {"layer_types": ["chunked_attention"] * 4}, "layer_types has 'chunked_attention'; only"),
-        ("Qwen3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": None}, "but there is no sliding_window"),
-        ("Qwen3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": 7}, "or use_sliding_window is off"),
+        (
+            "Gemma 3",
+            {"final_logit_softcapping": 30.0},
+            "final_logit_softcapping is 30.0; only None",
+        ),
+        (
+            "Qwen2.5",
+            {"layer_types": ["chunked_attention"] * 4},
+            "layer_types has 'chunked_attention'; only",
+        ),
+        (
+            "Qwen3",
+            {"layer_types": ["sliding_attention"] * 4, "sliding_window": None},
+            "but there is no sliding_window",
+        ),
+        (
+            "Qwen3",
+            {"layer_types": ["sliding_attention"] * 4, "sliding_window": 7},
+            "or use_sliding_window is off",
+        ),
         ("SmolLM2", {"is_causal": False}, "is_causal is False; only True can be read"),
         (
             "SmolLM2",
@@ -217,12 +316,28 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
             {"rope_scaling": {"rope_type": "default", "rope_theta": 5.0}},
             "and rope_scaling differ; leave one",
         ),
-        ("Gemma 3", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters are those of no type of layer"),
-        ("Llama 3.2", {"rope_parameters": LLAMA3 | {"low_freq_factor": 4}}, "llama3:8,4,4,16'; .* with LOW below HIGH"),
+        (
+            "Gemma 3",
+            {"rope_parameters": {"rope_theta": 5.0}},
+            "rope_parameters are those of no type of layer",
+        ),
+        (
+            "Llama 3.2",
+            {"rope_parameters": LLAMA3 | {"low_freq_factor": 4}},
+            "llama3:8,4,4,16'; .* with LOW below HIGH",
+        ),
         ("Llama 3.2", {"original_max_position_embeddings": 0}, "llama3:8,1,4,0'"),
         ("SmolLM3, other layers", {"no_rope_layers": []}, "no_rope_layers has 0 layers"),
-        ("Mistral 0.1", {"sliding_window": True}, r"a value is of the wrong kind \(model.window is True\)"),
-        ("SmolLM2", {"tie_word_embeddings": None}, r"a value is of the wrong kind \(model.tied_head is None\)"),
+        (
+            "Mistral 0.1",
+            {"sliding_window": True},
+            r"a value is of the wrong kind \(model.window is True\)",
+        ),
+        (
+            "SmolLM2",
+            {"tie_word_embeddings": None},
+            r"a value is of the wrong kind \(model.tied_head is None\)",
+        ),
     ],
 )
 def test_what_would_compute_otherwise_is_refused(name, change, message, written):
@@ -278,14 +393,20 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
     content = HUB[name]
     config = hugging_face.read_config(content, "config.json")
     assert config.model == ModelConfig(content["model_type"], *sizes, **LIKE_LLAMA | fields)
-    assert config.data.row_length == content.get("max_position_embeddings", content.get("n_positions"))
+    assert config.data.row_length == content.get(
+        "max_position_embeddings", content.get("n_positions")
+    )
 
 
 def test_what_a_class_does_not_read_of_windows_says_nothing():
     content = HUB["vicuna-7b-v1.3"] | {"use_sliding_window": True, "sliding_window": 4096}
     content["layer_types"] = ["sliding_attention"] * 32
     assert hugging_face.read_config(content, "config.json").model.window == 0
-    content |= {"model_type": "mistral", "use_sliding_window": False, "layer_types": ["full_attention"] * 32}
+    content |= {
+        "model_type": "mistral",
+        "use_sliding_window": False,
+        "layer_types": ["full_attention"] * 32,
+    }
     model = hugging_face.read_config(content, "config.json").model
     assert (model.window, model.window_layers) == (4096, "")
 
@@ -294,7 +415,10 @@ def test_numbers_and_lists_are_read_whole():
     llama, smollm = HUB["Llama-3.2-1B"], HUB["SmolLM3-3B"]
     for scaling, expected in (
         ({"type": "linear", "factor": 8 / 3}, f"linear:{8 / 3!r}"),
-        (llama["rope_scaling"] | {"original_max_position_embeddings": 1048576}, "llama3:32,1,4,1048576"),
+        (
+            llama["rope_scaling"] | {"original_max_position_embeddings": 1048576},
+            "llama3:32,1,4,1048576",
+        ),
     ):
         config = hugging_face.read_config(llama | {"rope_scaling": scaling}, "config.json")
         assert config.model.rope_scaling == expected
@@ -303,9 +427,13 @@ def test_numbers_and_lists_are_read_whole():
             hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
-@pytest.mark.parametrize("change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}])
+@pytest.mark.parametrize(
+    "change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}]
+)
 def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
-    with pytest.raises(InputError, match="config.json: (a value is of the wrong kind|model_type is )"):
+    with pytest.raises(
+        InputError, match="config.json: (a value is of the wrong kind|model_type is )"
+    ):
         hugging_face.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
 
 
@@ -317,18 +445,23 @@ def test_an_export_names_no_code_that_it_lacks(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "name, length, expected", [("Llama-3.2-1B", 128, 131072), ("Llama-3.2-1B", 262144, 262144), ("gpt2-xl", 128, 128)]
+    "name, length, expected",
+    [("Llama-3.2-1B", 128, 131072), ("Llama-3.2-1B", 262144, 262144), ("gpt2-xl", 128, 128)],
 )
 def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, tokenizer):
     content = HUB[name]
-    config = with_fields(hugging_face.read_config(content, "config.json"), {"data.row_length": length})
+    config = with_fields(
+        hugging_face.read_config(content, "config.json"), {"data.row_length": length}
+    )
     written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
     assert hugging_face.read_config(written, "config.json").data.row_length == expected
 
 
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
-    with pytest.raises(InputError, match="rope_type is 'longrope'; only default, linear and llama3"):
+    with pytest.raises(
+        InputError, match="rope_type is 'longrope'; only default, linear and llama3"
+    ):
         hugging_face.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
@@ -336,9 +469,12 @@ def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
     config, _, params = open_folder(written("SmolLM2")[0])
     config = with_fields(config, {"model.window": 5})
     with pytest.raises(
-        InputError, match="llama as Hugging Face has it computes with window 0, but config.model.window is 5"
+        InputError,
+        match="llama as Hugging Face has it computes with window 0, but config.model.window is 5",
     ):
-        write_folder(tmp_path / "hf", config, tokenizer, reader(params), True, "float32", "", (), EVERYBODY)
+        write_folder(
+            tmp_path / "hf", config, tokenizer, reader(params), True, "float32", "", (), EVERYBODY
+        )
     assert not (tmp_path / "hf").exists()
 
 
@@ -348,12 +484,16 @@ def test_a_workdir_keeps_every_field(written, tmp_path):
     import_model(folder, tmp_path / "run", None, 0)
     run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
     assert run.config.model == config.model
-    np.testing.assert_allclose(logits_of(run.config, run.params, TOKENS), logits_of(config, params, TOKENS), atol=1e-5)
+    np.testing.assert_allclose(
+        logits_of(run.config, run.params, TOKENS), logits_of(config, params, TOKENS), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma 3", "OLMo 2", "Pythia"])
 def test_a_model_is_the_same_on_a_mesh(name, written):
-    """Rows, parameters, heads and neurons split: also norms over all heads, which are on several devices."""
+    """Rows, parameters, heads and neurons split: also norms over all heads, which are on several
+    devices.
+    """
     config, _, params = open_folder(written(name)[0])
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     placed = jax.device_put(params, sharding.shardings(params, mesh))

@@ -1,4 +1,6 @@
-"""Models in GGUF files: written here as llama.cpp's converter lays them out, read as the Hugging Face folder is."""
+"""Models in GGUF files: written here as llama.cpp's converter lays them out, read as the Hugging
+Face folder is.
+"""
 
 import json
 import shutil
@@ -25,26 +27,55 @@ from memsinks_jax.runs.initial import inherit
 from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 
-TEXTS = ["The story of number 7, who met a fox in 1984.", "  Two spaces,\ta tab\n\nand déjà vu 漢字 'll don't."] * 20
-LLAMA = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
-LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
+TEXTS = [
+    "The story of number 7, who met a fox in 1984.",
+    "  Two spaces,\ta tab\n\nand déjà vu 漢字 'll don't.",
+] * 20
+LLAMA = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+}
 MODELS = {
     "llama": ("llama", LLAMA),
-    "llama 3.2": ("llama", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "attention_bias": True}),
+    "llama 3.2": (
+        "llama",
+        LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "attention_bias": True},
+    ),
     "qwen2": ("qwen2", LLAMA),
     "qwen3": ("qwen3", LLAMA | {"head_dim": 128}),
     "phi3": ("phi3", LLAMA),
-    "phi3 with a window": ("phi3", LLAMA | {"sliding_window": 7}),  # which transformers does not read of these files
-    "gemma3": ("gemma3_text", LLAMA | {
-        "num_hidden_layers": 7, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 7,
-    }),
-    "gpt2": ("gpt2", {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_inner": 128, "n_positions": 1024}),
+    # which transformers does not read of these files
+    "phi3 with a window": ("phi3", LLAMA | {"sliding_window": 7}),
+    "gemma3": (
+        "gemma3_text",
+        LLAMA
+        | {
+            "num_hidden_layers": 7,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 7,
+        },
+    ),
+    "gpt2": (
+        "gpt2",
+        {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_inner": 128, "n_positions": 1024},
+    ),
     "gptneox": ("gpt_neox", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
     "olmo2": ("olmo2", LLAMA),
     "smollm3": ("smollm3", LLAMA | {"num_hidden_layers": 4}),
-}  # fmt: skip
+}
 THEIRS = ("llama", "qwen2", "qwen3", "phi3", "gemma3", "gpt2")  # which transformers reads too
 
 
@@ -52,7 +83,10 @@ THEIRS = ("llama", "qwen2", "qwen3", "phi3", "gemma3", "gpt2")  # which transfor
 def pieces():
     """A tokenizer as GPT-2's, trained here."""
     made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     made.train_from_iterator(
         TEXTS,
         trainers.BpeTrainer(
@@ -99,7 +133,9 @@ def write(path, name, pieces, kind=None):
     writer.add_feed_forward_length(model.hidden)
     writer.add_head_count(model.heads)
     writer.add_head_count_kv(model.kv_heads)
-    epsilon = writer.add_layer_norm_eps if family.startswith("gpt") else writer.add_layer_norm_rms_eps
+    epsilon = (
+        writer.add_layer_norm_eps if family.startswith("gpt") else writer.add_layer_norm_rms_eps
+    )
     epsilon(model.norm_epsilon)
     if family != "gpt2":
         writer.add_rope_freq_base(model.rope_theta)
@@ -125,7 +161,11 @@ def write(path, name, pieces, kind=None):
         if architecture in ("llama", "smollm3") and (".q_proj" in hf or ".k_proj" in hf):
             stored = interleaved(array, model.kv_heads if ".k_proj" in hf else model.heads)
         if architecture == "gptneox" and ".query_key_value" in hf:
-            stored = array.reshape(model.heads, 3, -1, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
+            stored = (
+                array.reshape(model.heads, 3, -1, *array.shape[1:])
+                .swapaxes(0, 1)
+                .reshape(array.shape)
+            )
         if architecture == "gemma3" and hf.endswith("norm.weight"):
             stored = array + 1
         if architecture == "gpt2" and array.ndim == 2 and ".h." in hf:
@@ -153,7 +193,9 @@ def test_a_file_is_the_model_that_was_written(name, pieces, tmp_path):
     assert config.model == expected.model and config.data == expected.data
     wanted = hugging_face.ours(expected, expected.model.hidden, tensors.__getitem__)
     exact = 1e-6 if name == "gemma3" else 0  # one is added and taken away
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=exact), params, wanted)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, atol=exact), params, wanted
+    )
     for text in TEXTS[:2]:
         assert tokenizer.encode(text).tolist() == pieces.encode(text, add_special_tokens=False).ids
     assert same_tokens(tokenizer, JsonTokenizer(pieces.to_str().encode(), end_of_text=0))
@@ -167,7 +209,9 @@ def test_transformers_reads_the_same_model(name, pieces, tmp_path):
 
     write(tmp_path / "a.gguf", name, pieces)
     config, _, params = open_folder(tmp_path / "a.gguf")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="a.gguf", dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="a.gguf", dtype=torch.float32
+    )
     tokens = TOKENS % pieces.get_vocab_size()
     with torch.no_grad():
         expected = theirs(torch.tensor(tokens)).logits.numpy()
@@ -200,18 +244,30 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
 
 
 def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
-    """One command: config.model.initial=FILE and a pool. The export is the model that dropping leaves, and its context is
-    that of the file, not the rows'."""
+    """One command: config.model.initial=FILE and a pool. The export is the model that dropping
+    leaves, and its context is that of the file, not the rows'.
+    """
     write(tmp_path / "a.gguf", "qwen3", pieces)
     (tmp_path / "texts").mkdir()
     for number in range(12):
-        (tmp_path / "texts" / f"{number}.txt").write_text(f"Number {number} said: {TEXTS[number % 2]} {number * 7919}")
+        (tmp_path / "texts" / f"{number}.txt").write_text(
+            f"Number {number} said: {TEXTS[number % 2]} {number * 7919}"
+        )
     fields = {
-        "model.initial": str(tmp_path / "a.gguf"), "sinks.pool": 40, "sinks.active": 4, "sinks.opens_at": 1,
-        "sinks.learning_rate_multiple": 30.0, "data.files": str(tmp_path / "texts" / "*.txt"), "data.row_length": 32,
-        "data.unique_documents": -1, "data.repeated_documents": 4, "data.repetitions": 8, "data.held_out_documents": 2,
-        "training.batch_size": 8, "optimizer.learning_rate": 1e-3,
-    }  # fmt: skip
+        "model.initial": str(tmp_path / "a.gguf"),
+        "sinks.pool": 40,
+        "sinks.active": 4,
+        "sinks.opens_at": 1,
+        "sinks.learning_rate_multiple": 30.0,
+        "data.files": str(tmp_path / "texts" / "*.txt"),
+        "data.row_length": 32,
+        "data.unique_documents": -1,
+        "data.repeated_documents": 4,
+        "data.repetitions": 8,
+        "data.held_out_documents": 2,
+        "training.batch_size": 8,
+        "optimizer.learning_rate": 1e-3,
+    }
     config = inherit(with_fields(Config(), fields), given=set(fields))
     train_and_evaluate(config, tmp_path / "run")
     run = open_run(tmp_path / "run")
@@ -220,11 +276,16 @@ def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
     exported, _, params = open_folder(tmp_path / "out")
     assert exported.model.hidden == 64 and exported.model.head_size == 128
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert run.config.data.row_length == 32 and exported.data.row_length == settings["model_max_length"] == 64
+    assert (
+        run.config.data.row_length == 32
+        and exported.data.row_length == settings["model_max_length"] == 64
+    )
     for name in ("query_kernel", "down_kernel"):
         np.testing.assert_array_equal(params["layers"][name], run.params["layers"][name])
     template = "chat_template.jinja"
-    assert (tmp_path / "out" / template).read_text() == (tmp_path / "run" / "source" / template).read_text()
+    assert (tmp_path / "out" / template).read_text() == (
+        tmp_path / "run" / "source" / template
+    ).read_text()
 
 
 def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
@@ -232,10 +293,16 @@ def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
     for prefix in (True, False):
         sentencepiece.SentencePieceTrainer.train(
-            input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), model_type="bpe", vocab_size=350,
-            byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-            add_dummy_prefix=prefix, minloglevel=2,
-        )  # fmt: skip
+            input=str(tmp_path / "text.txt"),
+            model_prefix=str(tmp_path / "m"),
+            model_type="bpe",
+            vocab_size=350,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=prefix,
+            minloglevel=2,
+        )
         theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
         every = range(theirs.vocab_size())
         writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
@@ -243,7 +310,14 @@ def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
         writer.add_token_list([theirs.id_to_piece(i) for i in every])
         writer.add_token_scores([theirs.get_score(i) for i in every])
         kinds = [
-            2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i) else 1 for i in every
+            2
+            if theirs.is_unknown(i)
+            else 3
+            if theirs.is_control(i)
+            else 6
+            if theirs.is_byte(i)
+            else 1
+            for i in every
         ]
         writer.add_token_types(kinds)
         writer.add_bos_token_id(1)
@@ -254,7 +328,8 @@ def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
         writer.write_tensors_to_file()
         writer.close()
         ours = open_tokenizer(tmp_path / "a.gguf")
-        assert (ours.begin_of_text, ours.end_of_text) == (1, 2)  # bos, unless the file says otherwise
+        # bos, unless the file says otherwise
+        assert (ours.begin_of_text, ours.end_of_text) == (1, 2)
         for text in (*TEXTS[:2], "zebra ☃ 2024", "a"):
             assert ours.encode(text).tolist() == theirs.encode(text)
             assert ours.decode(ours.encode(text)) == text
@@ -263,7 +338,9 @@ def test_a_tokenizer_with_scores_cuts_as_sentencepiece(tmp_path):
 
 @pytest.mark.parametrize("cut", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
 def test_text_is_cut_as_the_file_says(cut, pieces, tmp_path):
-    """Digits one by one (SmolLM, Qwen) or up to three together (Llama 3); GPT-2's as the tokenizer was trained."""
+    """Digits one by one (SmolLM, Qwen) or up to three together (Llama 3); GPT-2's as the tokenizer
+    was trained.
+    """
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     add_tokenizer(writer, pieces, cut)
     writer.write_header_to_file()
@@ -303,13 +380,29 @@ def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, mon
     shutil.copy(written, tmp_path / "m-00001-of-00002.gguf")
     refused(tmp_path / "m-00001-of-00002.gguf", "m-00002-of-00002.gguf is missing, a part of")
     for field, value, message in (
-        ("llama.expert_count", np.uint32(8), r"a mixture of experts \(llama.expert_count is 8\), which cannot be read"),
+        (
+            "llama.expert_count",
+            np.uint32(8),
+            r"a mixture of experts \(llama.expert_count is 8\), which cannot be read",
+        ),
         ("general.architecture", "mamba", "its architecture is 'mamba'; these can be read: llama"),
-        ("tokenizer.ggml.pre", "tekken", "its tokenizer cuts text as 'tekken', which is not known here"),
-        ("tokenizer.ggml.pre", None, "its tokenizer cuts text as 'default', which is not known here"),
+        (
+            "tokenizer.ggml.pre",
+            "tekken",
+            "its tokenizer cuts text as 'tekken', which is not known here",
+        ),
+        (
+            "tokenizer.ggml.pre",
+            None,
+            "its tokenizer cuts text as 'default', which is not known here",
+        ),
         ("tokenizer.ggml.model", "bert", "its tokenizer is of the kind 'bert'"),
         ("llama.rope.scaling.type", "yarn", "its rotary positions are scaled by 'yarn'"),
-        ("llama.block_count", 3, r"the weights are not those of its config.json: it lacks model.layers.2"),
+        (
+            "llama.block_count",
+            3,
+            r"the weights are not those of its config.json: it lacks model.layers.2",
+        ),
         ("llama.block_count", 1, r"it has besides blk.1"),
         ("llama.attention.head_count", None, "llama.attention.head_count is missing"),
     ):
@@ -340,7 +433,9 @@ def test_tokens_around_documents_follow_from_what_is_there(written, monkeypatch)
 
 
 def test_an_unused_piece_is_no_token(written, monkeypatch, capfd):
-    """Neither one that fills the vocabulary up nor one between others: text never becomes it, and none is generated."""
+    """Neither one that fills the vocabulary up nor one between others: text never becomes it, and
+    none is generated.
+    """
     listed = open_gguf(written).fields["tokenizer.ggml.tokens"]
     between, last = listed.index("\u0100"), len(listed) - 1  # of a byte that no text has
     monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.tokens", [*listed[:-1], "[PAD]"])
@@ -368,13 +463,23 @@ def test_a_head_with_the_embeddings_bytes_is_tied(written, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "fields", "warning"),
     [
-        ("llama", {"general.name": "Mistral-7B-v0.1"}, "looks like Mistral 0.1, which attends within a window"),
+        (
+            "llama",
+            {"general.name": "Mistral-7B-v0.1"},
+            "looks like Mistral 0.1, which attends within a window",
+        ),
         ("llama", {"general.name": "Mistral-7B-v0.3", "llama.rope.freq_base": 1e6}, ""),
-        ("phi3", {"phi3.context_length": 4096}, "looks like an early Phi-3, which attends within a window"),
+        (
+            "phi3",
+            {"phi3.context_length": 4096},
+            "looks like an early Phi-3, which attends within a window",
+        ),
         ("phi3 with a window", {"phi3.context_length": 4096}, ""),
     ],
 )
-def test_a_window_that_a_file_leaves_out_is_reported_once(name, fields, warning, pieces, tmp_path, monkeypatch, caplog):
+def test_a_window_that_a_file_leaves_out_is_reported_once(
+    name, fields, warning, pieces, tmp_path, monkeypatch, caplog
+):
     write(tmp_path / "a.gguf", name, pieces)
     for field, value in fields.items():
         monkeypatch.setitem(open_gguf(tmp_path / "a.gguf").fields, field, value)
@@ -396,4 +501,8 @@ def test_a_quantisation_that_cannot_be_read_is_refused(written, monkeypatch):
         raise NotImplementedError("Dequantization for IQ9 is not yet implemented")
 
     monkeypatch.setattr(gguf.quants, "dequantize", fails)
-    refused(written, "which the gguf package cannot read .*; take another quantisation of this model, such as Q8_0")
+    refused(
+        written,
+        "which the gguf package cannot read .*; take another quantisation of this model, such as "
+        "Q8_0",
+    )

@@ -31,10 +31,15 @@ FAMILIES = {
     "gpt2, own head": {"tied_head": False},
     "llama": {"family": "llama", "attention_bias": False, "mlp_bias": False, "rope_theta": 50000.0},
     "llama, own head, shared keys": {
-        "family": "llama", "attention_bias": False, "mlp_bias": False, "heads": 4, "kv_heads": 2, "tied_head": False,
+        "family": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "heads": 4,
+        "kv_heads": 2,
+        "tied_head": False,
     },
     "llama, biases, one key": {"family": "llama", "heads": 4, "kv_heads": 1, "norm_epsilon": 1e-6},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,9 @@ def config_of(family):
 
 
 def random_params(config, seed=0):
-    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show."""
+    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would
+    not show.
+    """
     params = init_state(config, 10).params
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
@@ -59,13 +66,17 @@ def random_params(config, seed=0):
 
 
 def reader(params):
-    flat = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
-            for p, a in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+    flat = {
+        jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
+        for p, a in jax.tree_util.tree_leaves_with_path(params)
+    }
     return lambda path, layer: flat[path] if layer is None else flat[path][layer]
 
 
 def export(folder, config, params, tokenizer, drop=True, dtype="float32"):
-    return write_folder(folder, config, tokenizer, reader(params), drop, dtype, "a card", (), EVERYBODY)
+    return write_folder(
+        folder, config, tokenizer, reader(params), drop, dtype, "a card", (), EVERYBODY
+    )
 
 
 def logits_of(config, params, tokens, mode="all"):
@@ -100,16 +111,22 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"]
+)
 def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, tmp_path):
     config = config_of(family)
-    config = with_fields(config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40})
+    config = with_fields(
+        config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
+    )
     config = with_fields(config, {"sinks.active": 6})
     params, read = random_params(config), reader(random_params(config))
     on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
     for mode, drop, some in (("own", True, on), ("drop", True, ()), ("all", False, ())):
-        write_folder(tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some, EVERYBODY)
+        write_folder(
+            tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some, EVERYBODY
+        )
         found, _, back = open_folder(tmp_path / mode)
         assert found.model.hidden == shared + {"own": 6, "drop": 0, "all": 40}[mode] or not drop
         expected = logits_of(config, params, TOKENS, mode)
@@ -120,7 +137,9 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
     assert np.abs(expected - logits_of(config, params, TOKENS, "drop")).max() > 0.1
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "llama, own head, shared keys", "llama, biases, one key"]
+)
 def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     config = config_of(family)
     params = random_params(config)
@@ -134,7 +153,9 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     assert written["parameters"] == whole - config.model.layers * parts.sinks * a_neuron
     found, _, cut = open_folder(tmp_path / "hf")
     assert found.model.hidden == parts.shared
-    np.testing.assert_allclose(logits_of(found, cut, TOKENS), logits_of(config, params, TOKENS, "drop"), atol=1e-4)
+    np.testing.assert_allclose(
+        logits_of(found, cut, TOKENS), logits_of(config, params, TOKENS, "drop"), atol=1e-4
+    )
 
 
 def test_dropped_sinks_of_attention_are_set_to_zero(tokenizer, tmp_path):
@@ -158,7 +179,9 @@ def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
     found, _, back = open_folder(tmp_path / "hf")
     assert found == config
     assert same(back, params)
-    np.testing.assert_array_equal(logits_of(found, back, TOKENS, "own"), logits_of(config, params, TOKENS, "own"))
+    np.testing.assert_array_equal(
+        logits_of(found, back, TOKENS, "own"), logits_of(config, params, TOKENS, "own")
+    )
 
 
 def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
@@ -200,10 +223,15 @@ def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
     for mode in ("drop", "all"):
         folder = tmp_path / mode
         export(folder, config, params, tokenizer, drop=mode == "drop")
-        model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, output_loading_info=True
+        )
         assert not any(loading.values()), loading
         assert sum(p.numel() for p in model.parameters()) == hugging_face.parameters(
-            config, sinks.partition(config.model, config.sinks).shared if mode == "drop" else config.model.hidden
+            config,
+            sinks.partition(config.model, config.sinks).shared
+            if mode == "drop"
+            else config.model.hidden,
         )
         tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
         with torch.no_grad():
@@ -233,7 +261,9 @@ def test_transformers_has_the_same_gradients(family, tokenizer, tmp_path):
 
     ours = jax.grad(loss)(params)
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+    for (path, one), other in zip(
+        jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-4, err_msg=str(path))
         assert np.abs(other).max() > 0
 
@@ -244,7 +274,9 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = config_of(family)
     # Of embeddings that no token has, transformers would write the numbers, and we do not.
-    config = with_fields(config, {"data.row_length": 256, "data.vocabulary_size": tokenizer.vocabulary_size})
+    config = with_fields(
+        config, {"data.row_length": 256, "data.vocabulary_size": tokenizer.vocabulary_size}
+    )
     params = random_params(config, seed=3)
     export(tmp_path / "hf", config, params, tokenizer)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
@@ -256,9 +288,12 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
         start = torch.tensor([[theirs.eos_token_id, *theirs(prompt).input_ids]])
         with torch.no_grad():
             their_tokens = model.generate(
-                start, max_new_tokens=200, do_sample=False, pad_token_id=theirs.pad_token_id,
+                start,
+                max_new_tokens=200,
+                do_sample=False,
+                pad_token_id=theirs.pad_token_id,
                 attention_mask=torch.ones_like(start),
-            )[0, start.shape[1] :].tolist()  # fmt: skip
+            )[0, start.shape[1] :].tolist()
         end = their_tokens.index(1) if 1 in their_tokens else len(their_tokens)
         assert len(set(their_tokens)) > 5
         assert written.tokens.tolist() == their_tokens[:end]
@@ -267,16 +302,30 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
 def their_config(transformers, family):
     if family.startswith("gpt2"):
         return transformers.GPT2Config(
-            n_layer=2, n_embd=16, n_head=2, n_positions=64, vocab_size=1024, eos_token_id=1, bos_token_id=1,
+            n_layer=2,
+            n_embd=16,
+            n_head=2,
+            n_positions=64,
+            vocab_size=1024,
+            eos_token_id=1,
+            bos_token_id=1,
             tie_word_embeddings="own head" not in family,
-        )  # fmt: skip
+        )
     return transformers.LlamaConfig(
-        num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, vocab_size=1024,
-        max_position_embeddings=64, eos_token_id=1, bos_token_id=1, tie_word_embeddings="own head" not in family,
+        num_hidden_layers=2,
+        hidden_size=32,
+        num_attention_heads=4,
+        intermediate_size=48,
+        vocab_size=1024,
+        max_position_embeddings=64,
+        eos_token_id=1,
+        bos_token_id=1,
+        tie_word_embeddings="own head" not in family,
         num_key_value_heads=2 if "shared keys" in family else 1 if "one key" in family else 4,
-        attention_bias="biases" in family, mlp_bias="biases" in family,
+        attention_bias="biases" in family,
+        mlp_bias="biases" in family,
         rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("stored", ["safetensors", "shards"])
@@ -309,7 +358,8 @@ def test_added_sinks_change_nothing_at_first(family):
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, init_state(wider, 10).params)
     for mode in ("all", "drop", "own"):
         np.testing.assert_allclose(logits_of(wider, params, TOKENS, mode), before, atol=1e-5)
-    assert np.abs(params["layers"]["up_kernel"][..., 32:]).mean() > 0.01  # but they read, so they can learn
+    # but they read, so they can learn
+    assert np.abs(params["layers"]["up_kernel"][..., 32:]).mean() > 0.01
 
 
 def test_old_neurons_become_sinks():
@@ -335,18 +385,39 @@ def written(tokenizer, tmp_path_factory):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "model_type is 'mamba'; these can be read: gpt2, gpt_neox, llama"),
-        ({"model_type": "qwen3_moe"}, r"a mixture of experts \(model_type is 'qwen3_moe'\), .* one of: gpt2, gpt_neox"),
-        ({"model_type": "mixtral", "num_local_experts": 8}, r"a mixture of experts \(num_local_experts is 8\)"),
+        (
+            {"model_type": "mamba"},
+            "model_type is 'mamba'; these can be read: gpt2, gpt_neox, llama",
+        ),
+        (
+            {"model_type": "qwen3_moe"},
+            r"a mixture of experts \(model_type is 'qwen3_moe'\), .* one of: gpt2, gpt_neox",
+        ),
+        (
+            {"model_type": "mixtral", "num_local_experts": 8},
+            r"a mixture of experts \(num_local_experts is 8\)",
+        ),
         ({"num_experts": 8}, r"a mixture of experts \(num_experts is 8\)"),
         ({"model_type": None}, r"no model_type \(a workdir needs no import\)"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
-        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}}, "rope_type is 'yarn'"),
-        ({"head_dim": 32}, r"it has model.layers.0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]"),
-        ({"num_hidden_layers": 3}, r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more"),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}},
+            "rope_type is 'yarn'",
+        ),
+        (
+            {"head_dim": 32},
+            r"it has model.layers.0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]",
+        ),
+        (
+            {"num_hidden_layers": 3},
+            r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more",
+        ),
         ({"num_hidden_layers": 1}, r"it has besides model.layers.1.input_layernorm.weight"),
-        ({"intermediate_size": 17}, r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]"),
+        (
+            {"intermediate_size": 17},
+            r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]",
+        ),
         ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
         ({"vocab_size": None}, "eos_token_id|vocab_size"),
         ({"num_hidden_layers": "two"}, "config.json: a value is of the wrong kind"),
@@ -370,7 +441,8 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
     export(tmp_path / "hf", config, random_params(config), tokenizer)
     with pytest.raises(
-        InputError, match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
+        InputError,
+        match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model",
     ):
         open_folder(tmp_path / "hf")
 
@@ -383,21 +455,34 @@ def test_a_config_that_is_none_is_refused(written, tmp_path, content):
         open_folder(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("opened", [open_folder, lambda place: inherit(Config(model=ModelConfig(initial=str(place))))])
+@pytest.mark.parametrize(
+    "opened", [open_folder, lambda place: inherit(Config(model=ModelConfig(initial=str(place))))]
+)
 def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("file/a.gguf", "folder/b.Q4_K_M.gguf", "lora/adapter_config.json", "empty/README.md"):
+    for name in (
+        "file/a.gguf",
+        "folder/b.Q4_K_M.gguf",
+        "lora/adapter_config.json",
+        "empty/README.md",
+    ):
         pathlib.Path(name).parent.mkdir()
         pathlib.Path(name).write_text("{}")
     for place, problem in (
         ("file/a.gguf", r"^file/a.gguf: cannot be read as GGUF \(.*\)$"),
         ("folder", r"^folder holds a GGUF file; give the file: folder/b.Q4_K_M.gguf$"),
-        ("lora", r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload"),
+        (
+            "lora",
+            r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload",
+        ),
         (
             "HuggingFaceTB/SmolLM2-135M",
             "^HuggingFaceTB/SmolLM2-135M is no folder; .*: hf://HuggingFaceTB/SmolLM2-135M$",
         ),
-        ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a Hugging Face model"),
+        (
+            "empty",
+            r"^empty.config.json cannot be read \(.*\); give the folder of a Hugging Face model",
+        ),
     ):
         with pytest.raises(InputError, match=problem) as refused:
             opened(pathlib.Path(place))
@@ -432,9 +517,12 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
 
 def test_parts_without_their_index_are_refused(written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
-    (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "hf" / "model-00001-of-00002.safetensors")
+    (tmp_path / "hf" / "model.safetensors").rename(
+        tmp_path / "hf" / "model-00001-of-00002.safetensors"
+    )
     with pytest.raises(
-        InputError, match="holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy"
+        InputError,
+        match="holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy",
     ):
         open_folder(tmp_path / "hf")
 
@@ -449,11 +537,18 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
     header, name = json.loads(content[8 : 8 + size]), "model.norm.weight"
     start, stop = header[name]["data_offsets"]
     others = {key: value for key, value in header.items() if key not in (name, "__metadata__")}
-    assert start > max(of["data_offsets"][0] for of in others.values())  # the last one, which gets shorter
+    # the last one, which gets shorter
+    assert start > max(of["data_offsets"][0] for of in others.values())
     header[name] |= {"dtype": kind, "data_offsets": [start, start + (stop - start) // 4]}
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :][: header[name]["data_offsets"][1]])
-    with pytest.raises(InputError, match=f"tensor model.norm.weight is of type {kind}, .* dequantize"):
+    path.write_bytes(
+        len(text).to_bytes(8, "little")
+        + text
+        + content[8 + size :][: header[name]["data_offsets"][1]]
+    )
+    with pytest.raises(
+        InputError, match=f"tensor model.norm.weight is of type {kind}, .* dequantize"
+    ):
         open_folder(tmp_path / "hf")
 
 
@@ -468,13 +563,19 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
         open_folder(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors", 7])
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors", 7]
+)
 def test_an_index_stays_in_its_folder(name, written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
-    (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"x": name}})
+    )
     problem = (
-        "names .*model.safetensors, which is not a file of its folder" if name != 7 else ": not an index of weights"
+        "names .*model.safetensors, which is not a file of its folder"
+        if name != 7
+        else ": not an index of weights"
     )
     with pytest.raises(InputError, match=rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
@@ -502,6 +603,7 @@ def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
     config = config_of("gpt2")
     config = with_fields(config, {"model.kv_heads": 1})
     with pytest.raises(
-        InputError, match="gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1"
+        InputError,
+        match="gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1",
     ):
         export(tmp_path / "hf", config, random_params(config), tokenizer)

@@ -1,4 +1,6 @@
-"""Sources as files: a folder of a base model with one file per group, opened here and by PyTorch, and what does not fit."""
+"""Sources as files: a folder of a base model with one file per group, opened here and by PyTorch,
+and what does not fit.
+"""
 
 import json
 import os
@@ -46,9 +48,16 @@ IN_ORDER = sorted(NAMES)
 WORDS = nearest.words_of(TEXTS[0])
 ACTIVE = 3
 SETTINGS = {
-    "data.ids": "group", "sinks.sampling": "disjoint", "sinks.active": ACTIVE, "sinks.sparse": True, "sinks.opens_at": 1,
-    "sinks.shared_fraction": 0.5, "sinks.pool": ACTIVE * len(NAMES), "model.family": "llama", "mesh.data": 1,
-}  # fmt: skip
+    "data.ids": "group",
+    "sinks.sampling": "disjoint",
+    "sinks.active": ACTIVE,
+    "sinks.sparse": True,
+    "sinks.opens_at": 1,
+    "sinks.shared_fraction": 0.5,
+    "sinks.pool": ACTIVE * len(NAMES),
+    "model.family": "llama",
+    "mesh.data": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +70,32 @@ def random_params(config, seed=0):
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
     return jax.tree.unflatten(
-        tree, [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
+        tree,
+        [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)],
     )
 
 
 def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, read=True, **changed):
-    """A workdir with random weights, of which each group has sinks of its own, and wrote a text. The run has read
-    it, or not."""
-    config = with_fields(tiny_config(), SETTINGS | {name.replace("__", "."): value for name, value in changed.items()})
+    """A workdir with random weights, of which each group has sinks of its own, and wrote a text.
+    The run has read it, or not.
+    """
+    config = with_fields(
+        tiny_config(),
+        SETTINGS | {name.replace("__", "."): value for name, value in changed.items()},
+    )
     place.mkdir(parents=True)
     (place / "config.json").write_text(to_json(config))
     for name, content in tokenizer.files.items():
         (place / name).write_bytes(content)
-    workdirs.write_groups(place, names, nearest.of_groups([nearest.words_of(text) for text in texts[: len(names)]]))
+    workdirs.write_groups(
+        place, names, nearest.of_groups([nearest.words_of(text) for text in texts[: len(names)]])
+    )
     checkpoints = Checkpoints(place, TrainingConfig())
     checkpoints.save(
-        0, TrainState(jnp.int32(0), random_params(config, seed), None, None), 0, of_groups(names if read else [])
+        0,
+        TrainState(jnp.int32(0), random_params(config, seed), None, None),
+        0,
+        of_groups(names if read else []),
     )
     checkpoints.close()
     return place
@@ -98,7 +117,11 @@ def copied(folder, tmp_path, name="copy"):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (2, 30)), jnp.int32)
@@ -116,15 +139,20 @@ def test_a_folder_has_a_file_for_each_source(run, folder):
     out, summary = folder
     assert summary["sources"] == NAMES  # those of the run
     files = sorted((out / "sources").iterdir())
-    assert len(files) == len(NAMES) and summary["bytes_of_sources"] == sum(file.stat().st_size for file in files)
+    assert len(files) == len(NAMES) and summary["bytes_of_sources"] == sum(
+        file.stat().st_size for file in files
+    )
     trained, there = open_run(run), open_run(out)
     assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
     for number, name in enumerate(IN_ORDER):
         source = sources.find(out, name)
         with safetensors.safe_open(source.path, framework="np") as opened:
             assert opened.metadata() == {
-                "format": "memsinks source 1", "name": name, "sinks": str(ACTIVE), "base": sources.base_of(out, there.config)
-            }  # fmt: skip
+                "format": "memsinks source 1",
+                "name": name,
+                "sinks": str(ACTIVE),
+                "base": sources.base_of(out, there.config),
+            }
             for table in ("sink_gate", "sink_up", "sink_down"):
                 rows = np.asarray(trained.params[table])[NAMES.index(name) * ACTIVE :][:ACTIVE]
                 found = opened.get_tensor(table)
@@ -144,9 +172,14 @@ def test_two_exports_of_a_run_are_equal_to_the_byte(run, folder, tmp_path):
 
 
 def test_a_file_with_metadata_is_the_same_for_the_same_content():
-    header = {"zoë": 'a "quoted" \u2028 \x1b name', "a": "b" * 37} | {f"{n}": str(n) for n in range(9)}
+    header = {"zoë": 'a "quoted" \u2028 \x1b name', "a": "b" * 37} | {
+        f"{n}": str(n) for n in range(9)
+    }
     tensors = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.uint64)}
-    files = {weights.packed(tensors, header), weights.packed(tensors, dict(reversed(header.items())))}
+    files = {
+        weights.packed(tensors, header),
+        weights.packed(tensors, dict(reversed(header.items()))),
+    }
     (content,) = files
     again = safetensors.numpy.load(content)
     for name, array in tensors.items():
@@ -159,7 +192,9 @@ def test_float32_files_compute_what_the_run_does(run, tmp_path):
     export_sources(run, tmp_path / "whole", "float32")
     trained, there = open_run(run), open_run(tmp_path / "whole")
     for names in ([], ["anna"], ["anna", ".."], NAMES):
-        np.testing.assert_allclose(logits_with(there, names), logits_with(trained, names), atol=1e-5)
+        np.testing.assert_allclose(
+            logits_with(there, names), logits_with(trained, names), atol=1e-5
+        )
     assert np.abs(logits_with(trained, ["anna"]) - logits_with(trained, [])).max() > 0.01
 
 
@@ -170,21 +205,36 @@ def test_float32_files_compute_what_the_run_does(run, tmp_path):
         ("llama", {"model__attention_bias": True, "model__mlp_bias": True}),
         ("gpt2", {}),
         ("gpt_neox", {}),
-        ("phi3", {"model__attention_bias": False, "model__mlp_bias": False, "data__vocabulary_size": 33_000}),
+        (
+            "phi3",
+            {
+                "model__attention_bias": False,
+                "model__mlp_bias": False,
+                "data__vocabulary_size": 33_000,
+            },
+        ),
         ("gemma3_text", {"model__attention_bias": False, "model__mlp_bias": False}),
         ("olmo2", {"model__attention_bias": False, "model__mlp_bias": False}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "biases" if value.get("model__mlp_bias") else "",
+    ids=lambda value: (
+        value if isinstance(value, str) else "biases" if value.get("model__mlp_bias") else ""
+    ),
 )
 def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeypatch):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
-    export_sources(write_run(tmp_path / "run", tokenizer, model__family=family, **changed), tmp_path / "model")
+    export_sources(
+        write_run(tmp_path / "run", tokenizer, model__family=family, **changed), tmp_path / "model"
+    )
     ours, tokens = open_run(tmp_path / "model"), torch.tensor(np.asarray(TOKENS))
     plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert not hasattr(plain, "set_sources")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", trust_remote_code=True
+    )
     with torch.no_grad():
         none = model(tokens).logits.numpy()
         np.testing.assert_array_equal(none, plain(tokens).logits.numpy())
@@ -199,7 +249,9 @@ def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeyp
         for text in (*TEXTS, *[text[3:6] for text in TEXTS], np.arange(500, 520), TEXTS[0][:0]):
             assert model.nearest_sources(text.tolist()) == found_by(ours, text)
         model.set_sources(["anna"])
-        written = model.generate(tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+        written = model.generate(
+            tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0
+        )
         expected = model(written).logits[:, -7:-1].clone()
         expected[..., model.generation_config.eos_token_id] = -np.inf  # which would end it early
         assert (written[:, -6:] == expected.argmax(dim=-1)).all()
@@ -220,10 +272,14 @@ def found_by(trained, text):
     return [] if name == "none" else [name]
 
 
-@pytest.mark.parametrize("kind", ["ours", "bytes", "bytes, begin", "bytes, begin and end", "spaces, begin"])
+@pytest.mark.parametrize(
+    "kind", ["ours", "bytes", "bytes, begin", "bytes, begin and end", "spaces, begin"]
+)
 def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
     tokenizer = tokenizer if kind == "ours" else JsonTokenizer(tokenizer_json(kind))
     texts = [story(0, number).text for number in range(len(NAMES))]
@@ -231,7 +287,9 @@ def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, monkey
     write_run(tmp_path / "run", tokenizer, texts=list(map(tokenizer.encode, texts)))
     export_sources(tmp_path / "run", tmp_path / "model")
     run, folder = open_run(tmp_path / "run"), open_run(tmp_path / "model")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", trust_remote_code=True
+    )
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     draw, found = random.Random(0), []
     words = [*" ".join(texts[:3]).split(), *" ".join(story(1, n).text for n in range(9)).split()]
@@ -248,19 +306,27 @@ def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, monkey
 
 
 def tokenizer_json(kind):
-    """The content of a tokenizer.json: of bytes as GPT-2's, or of words with their spaces as Llama's.
+    """The content of a tokenizer.json: of bytes as GPT-2's, or of words with their spaces as
+    Llama's.
 
     With `begin` it puts a token first, and with `end` one last.
     """
     texts = [story(0, number).text for number in range(100)]
-    made, begin, end = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True)), "<s>", "</s>"
+    made, begin, end = (
+        tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True)),
+        "<s>",
+        "</s>",
+    )
     if kind.startswith("bytes"):
         made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = tokenizers.decoders.ByteLevel()
         alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     else:
         made.normalizer = tokenizers.normalizers.Sequence(
-            [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+            [
+                tokenizers.normalizers.Prepend("\u2581"),
+                tokenizers.normalizers.Replace(" ", "\u2581"),
+            ]
         )
         alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = tokenizers.trainers.BpeTrainer(
@@ -282,11 +348,18 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     losses |= {mode: float(model.loss([text], mode)[0]) for mode in ("drop", "all")}
     assert len(set(losses.values())) == len(NAMES) + 2
     (tmp_path / "text.txt").write_text(text)
-    assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(losses["anna"])
+    assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(
+        losses["anna"]
+    )
     assert model.loss([text], "own") == model.loss([text])  # it is about none of them
     with pytest.raises(InputError, match="no group 'ana' among 5; did you mean 'anna"):
         generate(out, ["Once"], Settings(sinks="own"), group="ana")
-    assert generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")["tokens"] == 4
+    assert (
+        generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")[
+            "tokens"
+        ]
+        == 4
+    )
     import_model(out, tmp_path / "run", None, 0)
     imported = open_run(tmp_path / "run")
     assert imported.groups == IN_ORDER and imported.opened(imported.group_id("anna"))
@@ -314,15 +387,17 @@ def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
     # The file that is put back is the one that was there.
     original = folder[0] / "sources" / source.path.name
-    assert source_files.add(place, original).path.read_bytes() == original.read_bytes() and open_run(place).groups == [
-        "anna"
-    ]
+    assert source_files.add(
+        place, original
+    ).path.read_bytes() == original.read_bytes() and open_run(place).groups == ["anna"]
     assert sorted(path.name for path in (place / "sources").iterdir()) == [source.path.name]
 
 
 def test_a_source_is_withdrawn_with_a_receipt_whatever_its_name(folder, tmp_path):
     (tmp_path / "text.txt").write_text("Once there was a fox, who had a friend.")
-    receipt = forget(folder[0], Request(str(tmp_path / "text.txt"), group="model"), tmp_path / "rest")
+    receipt = forget(
+        folder[0], Request(str(tmp_path / "text.txt"), group="model"), tmp_path / "rest"
+    )
     before = contents(folder[0])
     del before["sources/model.safetensors"]
     after = contents(tmp_path / "rest")
@@ -359,11 +434,15 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
     export(folder[0], tmp_path / "all", False, "float32")
     for name, names in (("two", ["..", "anna"]), ("none", [])):
         plain = open_run(tmp_path / name)
-        assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(names)
+        assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(
+            names
+        )
         np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
     whole_folder = open_run(tmp_path / "all")
     assert whole_folder.groups == IN_ORDER
-    np.testing.assert_allclose(logits_with(whole_folder, []), logits_with(there, IN_ORDER), atol=1e-4)
+    np.testing.assert_allclose(
+        logits_with(whole_folder, []), logits_with(there, IN_ORDER), atol=1e-4
+    )
     assert "sources --folder=" in (tmp_path / "two" / "README.md").read_text()
     for names, message in ((["anna", "anna"], "named twice"), (["ana"], "no group 'ana'")):
         with pytest.raises(InputError, match=message):
@@ -381,7 +460,9 @@ def strangers(tokenizer, folder, tmp_path_factory):
         source.base,
         source.path.read_bytes(),
     )
-    export_sources(write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other")
+    export_sources(
+        write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other"
+    )
     found["of another base"] = (
         place / "other" / "sources" / "new.safetensors",
         "with another base than the weights of",
@@ -392,17 +473,29 @@ def strangers(tokenizer, folder, tmp_path_factory):
         found[name] = sources.write_source(place / name, "new", rows, base, WORDS), message
 
     written(
-        "of another k", {name: rows[:2] for name, rows in of_three.items()}, "has 2 sinks, and a source of .* has 3"
+        "of another k",
+        {name: rows[:2] for name, rows in of_three.items()},
+        "has 2 sinks, and a source of .* has 3",
     )
     wide = {name: rows[..., :-1] for name, rows in of_three.items()}
-    written("of another model", wide, r"sink_down is \(3, 2, 15\), and this model needs \(3, 2, 16\)")
-    written("without a table", {name: of_three[name] for name in ("sink_up", "sink_down")}, "sink_gate is None")
+    written(
+        "of another model", wide, r"sink_down is \(3, 2, 15\), and this model needs \(3, 2, 16\)"
+    )
+    written(
+        "without a table",
+        {name: of_three[name] for name in ("sink_up", "sink_down")},
+        "sink_gate is None",
+    )
     broken = of_three | {"sink_up": of_three["sink_up"] * np.float32("nan")}
     written("not finite", broken, "holds nan or inf")
     for name, content, message in (
         ("truncated", good[:-7], "not a source file, or damaged"),
         ("text", b"a letter", "not a source file, or damaged"),
-        ("other safetensors", safetensors.numpy.save(of_three), "metadata does not have 'memsinks source 1'"),
+        (
+            "other safetensors",
+            safetensors.numpy.save(of_three),
+            "metadata does not have 'memsinks source 1'",
+        ),
         ("known already", good, "has the source 'anna' already"),
     ):
         path = place / f"{name}.safetensors"
@@ -413,9 +506,17 @@ def strangers(tokenizer, folder, tmp_path_factory):
 
 
 STRANGERS = (
-    "of another base", "of another k", "of another model", "without a table", "not finite", "truncated", "text",
-    "other safetensors", "known already", "nowhere",
-)  # fmt: skip
+    "of another base",
+    "of another k",
+    "of another model",
+    "without a table",
+    "not finite",
+    "truncated",
+    "text",
+    "other safetensors",
+    "known already",
+    "nowhere",
+)
 
 
 @pytest.mark.parametrize("name", STRANGERS)
@@ -429,7 +530,9 @@ def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, f
     assert contents(place) == before and len(list((place / "sources").iterdir())) == len(NAMES)
     if path.exists():  # put there by hand
         shutil.copyfile(path, place / "sources" / "put.safetensors")
-        with pytest.raises(InputError, match="are both the source 'anna'" if name == "known already" else message):
+        with pytest.raises(
+            InputError, match="are both the source 'anna'" if name == "known already" else message
+        ):
             open_run(place)
 
 
@@ -441,7 +544,8 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
     for place, message in (
         (
             hashed,
-            "sampling is floyd, sparse True.; train with --config.data.ids=group --config.sinks.sampling=disjoint",
+            "sampling is floyd, sparse True.; train with --config.data.ids=group "
+            "--config.sinks.sampling=disjoint",
         ),
         (dense, "sampling is disjoint, sparse False"),
         (never, "no group came back in training"),
@@ -462,8 +566,11 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
 def command(name, *flags):
     return subprocess.run(
         [sys.executable, "-m", f"memsinks_jax.{name}", *map(str, flags)],
-        capture_output=True, text=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
 
 
 def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
@@ -471,14 +578,29 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     anna = sources.find(place, "anna")
     rows = sources.read_rows(anna, sources.config_of(place))
     names = ["\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 300]
-    files = [sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names]
+    files = [
+        sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names
+    ]
     assert [one["name"] for one in listing(place)["sources"]] == sorted([*NAMES, *names])
     head, _, *lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len(NAMES) + 3 and all(map(str.isprintable, lines)) and max(map(len, lines)) < 160
-    assert {line[head.index("source") :] for line in lines} >= {r"\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 59 + "…"}
+    assert (
+        len(lines) == len(NAMES) + 3
+        and all(map(str.isprintable, lines))
+        and max(map(len, lines)) < 160
+    )
+    assert {line[head.index("source") :] for line in lines} >= {
+        r"\n\t\x1b[31m\u202e",
+        "\u05d0\u05d1",
+        "x" * 59 + "…",
+    }
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
     sources.write_source(place / "sources", "a,b ", rows, anna.base, WORDS)
-    assert named(place, ["anna,..", "a,b ", "\u05d0\u05d1"]) == ["anna", "..", "a,b ", "\u05d0\u05d1"]
+    assert named(place, ["anna,..", "a,b ", "\u05d0\u05d1"]) == [
+        "anna",
+        "..",
+        "a,b ",
+        "\u05d0\u05d1",
+    ]
     for name in names:
         assert source_files.remove(place, name).name == name
         with pytest.raises(InputError) as refused:
@@ -507,7 +629,9 @@ def test_the_commands(run, tmp_path):
         (["--merge=anna,anna", f"--out={tmp_path / 'out'}"], "named twice"),
     ):
         done = command("sources", place, *flags)
-        assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+        assert (
+            done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
+        ), done.stderr
     assert contents(tmp_path / "model") == before and not (tmp_path / "out").exists()
     imports = "import sys; from memsinks_jax import sources; sys.exit('jax' in sys.modules)"
     assert (

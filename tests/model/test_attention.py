@@ -26,16 +26,23 @@ def splash_without_a_tpu(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def cudnn_without_a_gpu(monkeypatch):
-    """Everything up to NVIDIA's library is jax's own path; instead of the library runs the formula of its arguments. In
-    float32 too, which the library does not take."""
+    """Everything up to NVIDIA's library is jax's own path; instead of the library runs the formula
+    of its arguments. In float32 too, which the library does not take.
+    """
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(cudnn, "check_layout", lambda *arrays: None)
-    monkeypatch.setattr(cudnn, "get_large_negative_number", lambda dtype: jnp.asarray(-2 << 40, dtype))
-    mlir.register_lowering(
-        cudnn._dot_product_attention_fwd_p, mlir.lower_fun(cudnn_forward, multiple_results=True), platform="cpu"
+    monkeypatch.setattr(
+        cudnn, "get_large_negative_number", lambda dtype: jnp.asarray(-2 << 40, dtype)
     )
     mlir.register_lowering(
-        cudnn._dot_product_attention_bwd_p, mlir.lower_fun(cudnn_backward, multiple_results=True), platform="cpu"
+        cudnn._dot_product_attention_fwd_p,
+        mlir.lower_fun(cudnn_forward, multiple_results=True),
+        platform="cpu",
+    )
+    mlir.register_lowering(
+        cudnn._dot_product_attention_bwd_p,
+        mlir.lower_fun(cudnn_backward, multiple_results=True),
+        platform="cpu",
     )
 
 
@@ -57,17 +64,27 @@ def cudnn_forward(query, key, value, bias, *_, is_training, **arguments):
 
 
 def cudnn_backward(query, key, value, bias, *others, **arguments):
-    _, pull = jax.vjp(lambda *arrays: cudnn_formula(*arrays, **arguments)[0], query, key, value, bias)
+    _, pull = jax.vjp(
+        lambda *arrays: cudnn_formula(*arrays, **arguments)[0], query, key, value, bias
+    )
     return pull(others[-1])[: 3 + arguments["variadic_args"][1]]
 
 
 def inputs(length, heads=4, kv_heads=2, size=16):
     draw = np.random.default_rng(0)
-    query, upstream = (draw.normal(size=(B, length, heads, size)).astype(np.float32) for _ in range(2))
-    key, value = (draw.normal(size=(B, length, kv_heads, size)).astype(np.float32) for _ in range(2))
+    query, upstream = (
+        draw.normal(size=(B, length, heads, size)).astype(np.float32) for _ in range(2)
+    )
+    key, value = (
+        draw.normal(size=(B, length, kv_heads, size)).astype(np.float32) for _ in range(2)
+    )
     # Documents of other lengths in the two rows; the second ends in padding.
     borders = np.array([[length // 3, length // 2], [length // 5, 4 * length // 5]])
-    segments = 1 + (np.arange(length) >= borders[:, :1]).astype(np.int32) + (np.arange(length) >= borders[:, 1:])
+    segments = (
+        1
+        + (np.arange(length) >= borders[:, :1]).astype(np.int32)
+        + (np.arange(length) >= borders[:, 1:])
+    )
     segments[1, -length // 8 :] = 0
     return query, key, value, segments.astype(np.int32), upstream
 
@@ -75,7 +92,9 @@ def inputs(length, heads=4, kv_heads=2, size=16):
 def definition(query, key, value, segments, window=0):
     length, group = query.shape[1], query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(x, group, axis=2) for x in (key, value))
-    visible = jnp.tril(jnp.ones((length, length), bool)) & (segments[:, :, None] == segments[:, None])
+    visible = jnp.tril(jnp.ones((length, length), bool)) & (
+        segments[:, :, None] == segments[:, None]
+    )
     if window:
         visible &= ~jnp.tril(jnp.ones((length, length), bool), -window)
     scores = jnp.einsum("bthc,bshc->bhts", query, key) / query.shape[-1] ** 0.5
@@ -109,7 +128,9 @@ def expected(length, kv_heads):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_a_kernel_equals_the_definition_and_its_gradient(kernel, length, kv_heads):
     with jax.default_matmul_precision("float32"):
-        measured = with_gradient(functools.partial(attend, kernel))(*inputs(length, kv_heads=kv_heads))
+        measured = with_gradient(functools.partial(attend, kernel))(
+            *inputs(length, kv_heads=kv_heads)
+        )
     for one, other in zip(measured, expected(length, kv_heads), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -126,20 +147,26 @@ def test_a_window_ends_where_the_kind_of_layer_says(kernel, windows, kind):
     with jax.default_matmul_precision("float32"):
         chosen = None if kind is None else jnp.int32(kind)
         measured = with_gradient(functools.partial(of_kind, kind=chosen))(*arrays, upstream)
-        wanted = with_gradient(functools.partial(definition, window=windows[kind or 0]))(*arrays, upstream)
+        wanted = with_gradient(functools.partial(definition, window=windows[kind or 0]))(
+            *arrays, upstream
+        )
     for one, other in zip(measured, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["xla", "blocks"])
 def test_large_scores_of_bfloat16_are_exact(kernel):
-    """Values are the identity, so the output is the weights, each rounded at most twice. Heads of 32 channels: the
-    square root of 32 is no number of bfloat16, and neither is a query divided by it."""
+    """Values are the identity, so the output is the weights, each rounded at most twice. Heads of
+    32 channels: the square root of 32 is no number of bfloat16, and neither is a query divided by
+    it.
+    """
     draw = np.random.default_rng(0)
     query, key = ((4.8 * draw.normal(size=(1, 32, 8, 32))).astype(jnp.bfloat16) for _ in range(2))
     value = np.broadcast_to(np.eye(32, dtype=jnp.bfloat16)[None, :, None], key.shape)
     exact = [np.asarray(x, np.float64) for x in (query, key)]
-    scores = np.where(np.tril(np.ones((32, 32), bool)), np.einsum("bthc,bshc->bhts", *exact) / 32**0.5, -np.inf)
+    scores = np.where(
+        np.tril(np.ones((32, 32), bool)), np.einsum("bthc,bshc->bhts", *exact) / 32**0.5, -np.inf
+    )
     assert 70 < scores.max() < 90
     expected = scipy.special.softmax(scores, axis=-1).transpose(0, 2, 1, 3)
     as_written = {"xla_allow_excess_precision": False}  # XLA would leave out what rounds in between
@@ -178,16 +205,22 @@ def test_nothing_later_is_seen(kernel):
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 4)])
 @pytest.mark.parametrize("kernel", ["splash", "cudnn"])
 def test_a_kernel_on_a_mesh(kernel, shape):
-    """Batch and heads are split, what the mesh does not divide is not; the values and gradients stay."""
+    """Batch and heads are split, what the mesh does not divide is not; the values and gradients
+    stay.
+    """
     *arrays, segments, upstream = (np.concatenate([x] * 4) for x in inputs(128))
     both = with_gradient(functools.partial(attend, kernel))
     alone = both(*arrays, segments, upstream)
-    mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    mesh = jax.make_mesh(
+        shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3
+    )
     with jax.set_mesh(mesh):
 
         def put(x):
             heads = "tensor" if x.ndim == 4 and x.shape[2] % shape[2] == 0 else None
-            return jax.device_put(x, NamedSharding(mesh, P(("data", "fsdp"), None, *[heads][: x.ndim - 2])))
+            return jax.device_put(
+                x, NamedSharding(mesh, P(("data", "fsdp"), None, *[heads][: x.ndim - 2]))
+            )
 
         split = both(*map(put, (*arrays, segments, upstream)))
     for one, other in zip(split, alone, strict=True):
@@ -199,7 +232,9 @@ def test_the_gpu_kernel_gets_the_documents():
     *arrays, segments, upstream = inputs(128)
     arrays = [x.astype(jnp.bfloat16) for x in arrays]
     program = with_gradient(functools.partial(attend, "cudnn"))
-    lowered = program.trace(*arrays, segments, upstream.astype(jnp.bfloat16)).lower(lowering_platforms=("cuda",))
+    lowered = program.trace(*arrays, segments, upstream.astype(jnp.bfloat16)).lower(
+        lowering_platforms=("cuda",)
+    )
     calls = [line for line in lowered.as_text().splitlines() if "@__cudnn$fmhaScaleBias" in line]
     assert len(calls) == 2
     for call in calls:
@@ -210,25 +245,33 @@ def test_the_gpu_kernel_gets_the_documents():
 @pytest.mark.parametrize(
     ("platform", "change", "expected"),
     [
-        ("cpu", {}, "blocks"), ("tpu", {}, "splash"), ("gpu", {"dtype": "bfloat16"}, "cudnn"), ("gpu", {}, "xla"),
-        ("tpu", {"row_length": 100}, "xla"), ("gpu", {"dtype": "bfloat16", "d_model": 1024}, "xla"),
+        ("cpu", {}, "blocks"),
+        ("tpu", {}, "splash"),
+        ("gpu", {"dtype": "bfloat16"}, "cudnn"),
+        ("gpu", {}, "xla"),
+        ("tpu", {"row_length": 100}, "xla"),
+        ("gpu", {"dtype": "bfloat16", "d_model": 1024}, "xla"),
         ("gpu", {"dtype": "bfloat16", "row_length": 101}, "xla"),
     ],
-)  # fmt: skip
+)
 def test_auto_takes_the_machines_best(platform, change, expected):
     config = Config()
     for name, value in change.items():
-        config = with_fields(config, {f"{'data' if name == 'row_length' else 'model'}.{name}": value})
+        config = with_fields(
+            config, {f"{'data' if name == 'row_length' else 'model'}.{name}": value}
+        )
     assert choose_kernel(config, platform) == expected
 
 
 @pytest.mark.parametrize(
     ("kernel", "platform", "problem"),
     [
-        ("splash", "cpu", "is for TPUs and this is a cpu"), ("cudnn", "tpu", "is for NVIDIA GPUs"),
-        ("blocks", "gpu", "is for CPUs"), ("cudnn", "gpu", "takes bfloat16"),
+        ("splash", "cpu", "is for TPUs and this is a cpu"),
+        ("cudnn", "tpu", "is for NVIDIA GPUs"),
+        ("blocks", "gpu", "is for CPUs"),
+        ("cudnn", "gpu", "takes bfloat16"),
     ],
-)  # fmt: skip
+)
 def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
     config = with_fields(Config(), {"compute.attention": kernel})
     with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):

@@ -18,10 +18,17 @@ B, T, V = 2, 12, 50
 FAMILIES = {
     "gpt2": ModelConfig(layers=3, d_model=16, heads=2, hidden=24),
     "llama": ModelConfig(
-        family="llama", layers=3, d_model=16, heads=2, kv_heads=1, hidden=24, attention_bias=False, mlp_bias=False,
+        family="llama",
+        layers=3,
+        d_model=16,
+        heads=2,
+        kv_heads=1,
+        hidden=24,
+        attention_bias=False,
+        mlp_bias=False,
         tied_head=False,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -35,8 +42,11 @@ def config(request) -> Config:
 def model_and_params(config):
     model, _ = build_model(config)
     params, draw = jax.jit(model.init)(jax.random.key(0)), np.random.default_rng(0)
-    # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show.
-    return model, jax.tree.map(lambda a: a + 0.3 * draw.standard_normal(a.shape, np.float32), params)
+    # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not
+    # show.
+    return model, jax.tree.map(
+        lambda a: a + 0.3 * draw.standard_normal(a.shape, np.float32), params
+    )
 
 
 def inputs(segments=None):
@@ -56,9 +66,12 @@ def test_causality_by_gradient(config, model_and_params):
     model, params = model_and_params
     _, segments, positions = inputs()
     place = 5
-    tokens = 3 + positions  # another at every place; the head has a table of its own where the tokens' is under test
+    # another at every place; the head has a table of its own where the tokens' is under test
+    tokens = 3 + positions
     name, rows = (
-        ("position_embedding", np.arange(T)) if config.model.family == "gpt2" else ("token_embedding", tokens[0])
+        ("position_embedding", np.arange(T))
+        if config.model.family == "gpt2"
+        else ("token_embedding", tokens[0])
     )
 
     def logits_sum(table):
@@ -89,12 +102,15 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
 
 
 def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
-    """Every position moved by the same changes nothing in the llama family, and everything where positions are learned.
-    Other distances change both."""
+    """Every position moved by the same changes nothing in the llama family, and everything where
+    positions are learned. Other distances change both.
+    """
     model, params = model_and_params
     tokens, segments, positions = inputs()
     logits = jax.jit(lambda positions: model(params, tokens[:, :6], segments[:, :6], positions))
-    here, there, stretched = (np.asarray(logits(p[:, :6])) for p in (positions, positions + 5, positions * 2))
+    here, there, stretched = (
+        np.asarray(logits(p[:, :6])) for p in (positions, positions + 5, positions * 2)
+    )
     assert np.abs(here - stretched).max() > 0.1
     if config.model.family == "llama":
         np.testing.assert_allclose(here, there, atol=1e-4)
@@ -113,9 +129,13 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     narrow = Decoder(config.model, shared, V, T)
     tokens, segments, positions = inputs()
     cut = narrow(params | {"layers": layers}, tokens, segments, positions)
-    dropped = model(params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments))
+    dropped = model(
+        params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments)
+    )
     np.testing.assert_allclose(dropped, cut, atol=1e-4)
-    own = model(params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments))
+    own = model(
+        params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments)
+    )
     assert np.abs(np.asarray(own) - np.asarray(cut)).max() > 0.1
 
 
@@ -128,7 +148,9 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, p
     settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5, per_layer=per_layer)
     parts = sinks.partition(config.model, settings)
     identities = np.array([[(8, 8)]] * B, np.uint32)
-    gates = jax.jit(lambda identities: sinks.gates_for_mode("own", identities, 0, parts, settings, 3))(identities)
+    gates = jax.jit(
+        lambda identities: sinks.gates_for_mode("own", identities, 0, parts, settings, 3)
+    )(identities)
     tokens, segments, positions = inputs()
 
     def loss(params):

@@ -25,17 +25,23 @@ from memsinks_jax.training.step import init_state
 FAMILIES = {
     "gpt2": {},
     "llama": {
-        "family": "llama", "attention_bias": False, "mlp_bias": False, "heads": 4, "kv_heads": 2, "tied_head": False,
+        "family": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "heads": 4,
+        "kv_heads": 2,
+        "tied_head": False,
     },
-}  # fmt: skip
+}
 END, ABSENT, TOKENS = 7, 50, 200
 PROMPTS = ["", "Once upon a time", "A", "She walked over there"]
 IDENTITIES = np.array([[1, 2], [3, 4], [5, 6], [2**32 - 1, 8]], np.uint32)
 
 
 class Bytes:
-    """A tokenizer of UTF-8 bytes with 8 pieces in front, of which END is end of text; there is no ABSENT, and 2 embeddings
-    are to spare."""
+    """A tokenizer of UTF-8 bytes with 8 pieces in front, of which END is end of text; there is no
+    ABSENT, and 2 embeddings are to spare.
+    """
 
     end_of_text = begin_of_text = END
     stops, vocabulary_size, absent = (END,), 264, (ABSENT,)
@@ -52,13 +58,14 @@ def model_of(family):
     for name, value in FAMILIES[family].items():
         config = with_fields(config, {f"model.{name}": value})
     params = jax.jit(lambda: init_state(config, 10).params)()
-    # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not show.
+    # Away from the initial values, where biases are 0 and scales 1 and mistakes with them would not
+    # show.
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     leaves = [a + jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
     params = jax.tree.unflatten(tree, leaves)
-    # Logit 0, never the likeliest: of end of text, so that greedy texts are as long as they may be, and of what the
-    # tokenizer does not have, since tests/uncached.py knows no difference.
+    # Logit 0, never the likeliest: of end of text, so that greedy texts are as long as they may be,
+    # and of what the tokenizer does not have, since tests/uncached.py knows no difference.
     for token in (END, ABSENT, 264, 265):
         params["token_embedding"] = params["token_embedding"].at[token].set(0.0)
         if "head_kernel" in params:
@@ -94,7 +101,9 @@ def test_with_cache_equals_without(world, mode):
     for prompt, identity, tokens in zip(PROMPTS, IDENTITIES, written, strict=True):
         opening = Bytes().encode(prompt)
         assert len(tokens) == TOKENS and len(set(tokens)) > 8
-        without = Continuation(config, longest + TOKENS, END)(params, [opening], identity[None], mode)[0]
+        without = Continuation(config, longest + TOKENS, END)(
+            params, [opening], identity[None], mode
+        )[0]
         assert tokens == without[:TOKENS].tolist()
 
 
@@ -118,7 +127,10 @@ def test_a_batch_equals_each_prompt_alone(world):
 def test_one_id_is_everybodys(gpt2):
     _, _, generator = gpt2
     settings = Settings(TOKENS, temperature=0, sinks="own")
-    one, four = (tokens_of(generator(PROMPTS, settings, i)) for i in (IDENTITIES[0], IDENTITIES[[0, 0, 0, 0]]))
+    one, four = (
+        tokens_of(generator(PROMPTS, settings, i))
+        for i in (IDENTITIES[0], IDENTITIES[[0, 0, 0, 0]])
+    )
     assert one == four
 
 
@@ -126,7 +138,9 @@ def test_a_row_is_drawn_with_its_seed_and_place_alone(gpt2):
     """Whatever else is in the batch, and however long that is."""
     _, _, generator = gpt2
     settings = Settings(TOKENS, temperature=0.7)
-    first, second, *_ = tokens_of(generator(["same", "same", "other", "the longest of them"], settings))
+    first, second, *_ = tokens_of(
+        generator(["same", "same", "other", "the longest of them"], settings)
+    )
     assert first != second
     again = tokens_of(generator(["a much longer prompt", "same", "", ""], settings))
     assert again[1] == second
@@ -135,7 +149,9 @@ def test_a_row_is_drawn_with_its_seed_and_place_alone(gpt2):
 
 
 def test_rows_stop_at_their_end_of_text(gpt2, monkeypatch):
-    """At a high temperature end of text comes as often as all others: each row's tokens are those up to its own."""
+    """At a high temperature end of text comes as often as all others: each row's tokens are those
+    up to its own.
+    """
     _, _, generator = gpt2
     hot = [Settings(TOKENS, temperature=1e6, seed=seed) for seed in range(6)]
     written = [tokens for settings in hot for tokens in tokens_of(generator(PROMPTS, settings))]
@@ -147,7 +163,9 @@ def test_rows_stop_at_their_end_of_text(gpt2, monkeypatch):
     seed = next(seed for seed in range(6) if len(written[4 * seed]) < TOKENS)
     assert tokens_of(generator(PROMPTS[:1], hot[seed])) == [written[4 * seed]]
     counts = []
-    monkeypatch.setattr(generator, "_written", lambda opening, tokens, over: counts.append(len(tokens)))
+    monkeypatch.setattr(
+        generator, "_written", lambda opening, tokens, over: counts.append(len(tokens))
+    )
     generator(PROMPTS[:1], hot[seed])
     assert counts == [1, len(written[4 * seed]) + 1]
 
@@ -157,9 +175,13 @@ def test_a_prompt_fills_the_context_to_the_last_place(gpt2):
     length = config.data.row_length
     prompt = "abcdefgh" * (length // 8 - 1)
     (written,) = tokens_of(generator([prompt], Settings(8, temperature=0)))
-    without = Continuation(config, length, END)(params, [Bytes().encode(prompt)], IDENTITIES[:1], "drop")[0]
+    without = Continuation(config, length, END)(
+        params, [Bytes().encode(prompt)], IDENTITIES[:1], "drop"
+    )[0]
     assert len(written) == 8 and written[:7] == without.tolist()
-    with pytest.raises(InputError, match="248 tokens and 9 to write do not fit in the context of 256"):
+    with pytest.raises(
+        InputError, match="248 tokens and 9 to write do not fit in the context of 256"
+    ):
         generator([prompt], Settings(9))
 
 
@@ -204,12 +226,17 @@ def test_programs_are_shared_by_lengths_and_settings():
         return {}
 
     generator = Generator(config, Bytes(), params, EVERYBODY, counting)
-    for length, settings in ((2, Settings(20)), (9, Settings(17, 0.5, 3)), (12, Settings(18, 0, 0, 0.5, 9))):
+    for length, settings in (
+        (2, Settings(20)),
+        (9, Settings(17, 0.5, 3)),
+        (12, Settings(18, 0, 0, 0.5, 9)),
+    ):
         generator(["x" * length], settings)
     assert len(traced) == 1
     generator(["x" * 40], Settings(20))
     assert len(traced) == 2
-    again = Generator(model_of("gpt2")[0], Bytes(), params, EVERYBODY, counting)  # the same model, opened once more
+    # the same model, opened once more
+    again = Generator(model_of("gpt2")[0], Bytes(), params, EVERYBODY, counting)
     again(["x" * 40], Settings(20))
     assert len(traced) == 2
 
@@ -217,7 +244,12 @@ def test_programs_are_shared_by_lengths_and_settings():
 def drawn(logits, rows=20_000, seed=3, temperature=1.0, top_k=0, top_p=1.0):
     """How often each token is drawn, as a fraction, over many rows at one position."""
     tokens = jax.jit(choose)(
-        jnp.tile(jnp.asarray(logits, jnp.float32), (rows, 1)), jnp.zeros(rows, int), seed, temperature, top_k, top_p
+        jnp.tile(jnp.asarray(logits, jnp.float32), (rows, 1)),
+        jnp.zeros(rows, int),
+        seed,
+        temperature,
+        top_k,
+        top_p,
     )
     return np.bincount(tokens, minlength=len(logits)) / rows
 
@@ -229,13 +261,17 @@ LOGITS = np.log([0.4, 0.05, 0.25, 0.2, 0.1]) + 50
     "settings, expected",
     [
         ({}, [0.4, 0.05, 0.25, 0.2, 0.1]),
-        ({"temperature": 0.5}, [0.16 / 0.275, 0.0025 / 0.275, 0.0625 / 0.275, 0.04 / 0.275, 0.01 / 0.275]),
+        (
+            {"temperature": 0.5},
+            [0.16 / 0.275, 0.0025 / 0.275, 0.0625 / 0.275, 0.04 / 0.275, 0.01 / 0.275],
+        ),
         ({"top_k": 2}, [0.4 / 0.65, 0, 0.25 / 0.65, 0, 0]),
         ({"top_k": 99}, [0.4, 0.05, 0.25, 0.2, 0.1]),
         ({"top_p": 0.7}, [0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85, 0]),
         ({"top_p": 0.6}, [0.4 / 0.65, 0, 0.25 / 0.65, 0, 0]),
         ({"top_p": 1e-9}, [1, 0, 0, 0, 0]),
-        ({"top_k": 3, "top_p": 0.7}, [0.4 / 0.65, 0, 0.25 / 0.65, 0, 0]),  # of the three, two have .76
+        # of the three, two have .76
+        ({"top_k": 3, "top_p": 0.7}, [0.4 / 0.65, 0, 0.25 / 0.65, 0, 0]),
         ({"temperature": 0}, [1, 0, 0, 0, 0]),
         ({"temperature": 1e-38}, [1, 0, 0, 0, 0]),
         ({"temperature": 1e-45}, [1, 0, 0, 0, 0]),
@@ -298,15 +334,22 @@ def test_what_the_generator_refuses(gpt2):
 
 def test_the_commands_result(gpt2, monkeypatch, tmp_path):
     config, params, generator = gpt2
-    monkeypatch.setattr(api, "open_run", lambda workdir: Trained(config, Bytes(), params, 5, EVERYBODY))
+    monkeypatch.setattr(
+        api, "open_run", lambda workdir: Trained(config, Bytes(), params, 5, EVERYBODY)
+    )
     settings, seen = Settings(TOKENS, temperature=0, sinks="own"), []
     identity = IDENTITIES[3]
     result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity), seen.append)
     (expected,) = generator(["Once"], settings, identity)
-    assert result["text"] == expected.text == seen[-1] and len(seen) == 26  # 1, 9, 17 .. 193, 200 tokens
-    assert result["tokens"] == TOKENS and result["tokens_per_second"] > 0 and result["sinks"] == "own"
+    # 1, 9, 17 .. 193, 200 tokens
+    assert result["text"] == expected.text == seen[-1] and len(seen) == 26
+    assert (
+        result["tokens"] == TOKENS and result["tokens_per_second"] > 0 and result["sinks"] == "own"
+    )
     several = command.generate(tmp_path, PROMPTS, Settings(TOKENS, temperature=0))
-    assert several["text"] == [row.text for row in generator(PROMPTS, Settings(TOKENS, temperature=0))]
+    assert several["text"] == [
+        row.text for row in generator(PROMPTS, Settings(TOKENS, temperature=0))
+    ]
     for document in ("12", "0123456789abcdeg", "0x23456789abcdef", "0123456789abcdef0"):
         with pytest.raises(InputError, match="16 hexadecimal digits"):
             command.generate(tmp_path, ["Once"], settings, document)
@@ -314,7 +357,9 @@ def test_the_commands_result(gpt2, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("came_back", "mode"), [(False, "drop"), (True, "own")])
-def test_a_document_that_did_not_come_back_has_no_sinks(gpt2, monkeypatch, tmp_path, came_back, mode):
+def test_a_document_that_did_not_come_back_has_no_sinks(
+    gpt2, monkeypatch, tmp_path, came_back, mode
+):
     config, params, generator = gpt2
     known = ids.as_numbers(IDENTITIES[3:4] if came_back else IDENTITIES[:1])
     run = Trained(config, Bytes(), params, 5, Opened(SinksConfig(opens_at=2), lambda: known))
@@ -340,12 +385,21 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "llama"
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size})
     params = init_state(config, 10).params
-    flat = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
-            for p, a in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+    flat = {
+        jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
+        for p, a in jax.tree_util.tree_leaves_with_path(params)
+    }
     write_folder(
-        folder, config, tokenizer, lambda path, layer: flat[path] if layer is None else flat[path][layer], False,
-        "float32", "a card", (), EVERYBODY,
-    )  # fmt: skip
+        folder,
+        config,
+        tokenizer,
+        lambda path, layer: flat[path] if layer is None else flat[path][layer],
+        False,
+        "float32",
+        "a card",
+        (),
+        EVERYBODY,
+    )
     return folder, Generator(config, tokenizer, params, EVERYBODY)
 
 
@@ -375,7 +429,11 @@ def test_the_command_writes_from_a_hugging_face_folder(folder):
 def test_bad_input_is_one_line(folder):
     assert_refused(run("generate"), "--workdir is missing")
     path = f"--workdir={folder[0]}"
-    assert_refused(run("generate", path, "--prompt=x", "--max_tokens=256"), "context of 256", "lower max_tokens")
+    assert_refused(
+        run("generate", path, "--prompt=x", "--max_tokens=256"),
+        "context of 256",
+        "lower max_tokens",
+    )
     for mode in ("own", "other"):
         with pytest.raises(InputError, match=f"--sinks={mode} needs --document=ID"):
             command.generate(folder[0], ["x"], Settings(sinks=mode))

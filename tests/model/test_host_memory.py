@@ -16,7 +16,9 @@ GIB = 2**30
 
 @pytest.fixture
 def trimmed(monkeypatch) -> list[int]:
-    """The sizes at which freed memory was returned, of a process that grows by .3 GiB before each size is asked."""
+    """The sizes at which freed memory was returned, of a process that grows by .3 GiB before each
+    size is asked.
+    """
     sizes = iter(number * 3 * GIB // 10 for number in range(1, 100))
     last, found = [0], []
 
@@ -70,7 +72,9 @@ def test_the_size_is_the_systems():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sets glibc, and reads /proc")
-@pytest.mark.parametrize(("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)])
+@pytest.mark.parametrize(
+    ("platform", "command"), [("cpu", True), ("cpu", False), ("gpu", True), ("tpu", True)]
+)
 def test_freed_memory_is_kept_by_commands_on_cpus_alone(platform, command):
     """64 blocks of a MiB, which glibc gives back unless set otherwise."""
     code = f"""
@@ -89,7 +93,9 @@ full = resident()
 del blocks
 print(before, full, resident())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     before, full, after = map(int, done.stdout.split())
     assert full - before > 50
     assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)

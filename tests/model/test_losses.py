@@ -29,28 +29,36 @@ def _inputs(vocabulary, dtype):
 
 def test_cross_entropy_is_minus_the_log_softmax():
     x, head, targets, _ = inputs()
-    expected = -np.take_along_axis(scipy.special.log_softmax(x @ head, axis=-1), targets[..., None], axis=-1)[..., 0]
+    expected = -np.take_along_axis(
+        scipy.special.log_softmax(x @ head, axis=-1), targets[..., None], axis=-1
+    )[..., 0]
     measured = jax.jit(lambda x, head: cross_entropy(logits(x, head), targets))(x, head)
     np.testing.assert_allclose(measured, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_large_logits_of_bfloat16_are_exact(chunks):
-    """Sums of bfloat16 products stay in float32: at logits of 75 one step of bfloat16 is half a nat."""
+    """Sums of bfloat16 products stay in float32: at logits of 75 one step of bfloat16 is half a
+    nat.
+    """
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.normal(size=(B, T, 64)), jnp.bfloat16)
     head = jnp.asarray(2.2 * draw.normal(size=(64, 512)), jnp.bfloat16)
     targets = draw.integers(0, 512, (B, T))
     exact = np.asarray(x, np.float64) @ np.asarray(head, np.float64)
     assert 70 < np.abs(exact).max() < 90
-    expected = scipy.special.logsumexp(exact, axis=-1) - np.take_along_axis(exact, targets[..., None], axis=-1)[..., 0]
+    expected = (
+        scipy.special.logsumexp(exact, axis=-1)
+        - np.take_along_axis(exact, targets[..., None], axis=-1)[..., 0]
+    )
     losses = token_losses(x, head, jnp.asarray(targets), jnp.ones((B, T)), chunks)
     np.testing.assert_allclose(losses, expected, atol=1e-3)
 
 
 def test_gradients_of_chunks_are_summed_in_float32():
-    """The gradient of the logits, 1/128 less the target, is exact in bfloat16: only sums can round. Operations run one
-    by one, since XLA's CPU backend leaves out a rounding that is undone at once."""
+    """The gradient of the logits, 1/128 less the target, is exact in bfloat16: only sums can round.
+    Operations run one by one, since XLA's CPU backend leaves out a rounding that is undone at once.
+    """
     draw = np.random.default_rng(0)
     targets = draw.integers(0, 128, (B, T))
     surprise = 1 / 128 - np.eye(128)[targets]
@@ -61,10 +69,14 @@ def test_gradients_of_chunks_are_summed_in_float32():
     def gradients(x, head):
         arrays = (jnp.asarray(x, jnp.bfloat16), jnp.asarray(head, jnp.float32))
         with jax.disable_jit():
-            return [np.asarray(array, np.float64) for array in jax.grad(total, argnums=(0, 1))(*arrays)]
+            return [
+                np.asarray(array, np.float64) for array in jax.grad(total, argnums=(0, 1))(*arrays)
+            ]
 
     head = np.asarray(jnp.asarray(100 + draw.normal(size=(D, 128)), jnp.bfloat16), np.float64)
-    np.testing.assert_allclose(gradients(np.zeros((B, T, D)), head)[0], surprise @ head.T, rtol=2**-8, atol=1e-4)
+    np.testing.assert_allclose(
+        gradients(np.zeros((B, T, D)), head)[0], surprise @ head.T, rtol=2**-8, atol=1e-4
+    )
     x = np.asarray(jnp.asarray(draw.normal(size=(B, T, D)), jnp.bfloat16), np.float64)
     expected = np.einsum("btd,btv->dv", x, surprise)
     np.testing.assert_allclose(gradients(x, np.zeros((D, 128)))[1], expected, atol=1e-5)
@@ -73,7 +85,9 @@ def test_gradients_of_chunks_are_summed_in_float32():
 @pytest.mark.parametrize("chunks", [2, 5, V])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_chunks_change_neither_loss_nor_gradient(chunks, dtype):
-    """37 tokens in parts that do not divide them; bfloat16 to the rounding of the gradients' products."""
+    """37 tokens in parts that do not divide them; bfloat16 to the rounding of the gradients'
+    products.
+    """
     x, head, targets, weights = inputs(dtype=dtype)
 
     def total(x, head, chunks):
@@ -87,15 +101,21 @@ def test_chunks_change_neither_loss_nor_gradient(chunks, dtype):
     for one, other in zip(others, gradients, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(
-            np.asarray(one, np.float32), np.asarray(other, np.float32), atol=1e-5 if dtype == jnp.float32 else 0.15
+            np.asarray(one, np.float32),
+            np.asarray(other, np.float32),
+            atol=1e-5 if dtype == jnp.float32 else 0.15,
         )
 
 
 def test_chunks_never_have_all_logits_at_once():
-    x, head, targets, weights = (np.tile(a, (1, 20, 1)[: a.ndim]) if n != 1 else a for n, a in enumerate(inputs(4096)))
+    x, head, targets, weights = (
+        np.tile(a, (1, 20, 1)[: a.ndim]) if n != 1 else a for n, a in enumerate(inputs(4096))
+    )
 
     def largest(chunks):
-        gradient = jax.grad(lambda x, head: token_losses(x, head, targets, weights, chunks).sum(), argnums=(0, 1))
+        gradient = jax.grad(
+            lambda x, head: token_losses(x, head, targets, weights, chunks).sum(), argnums=(0, 1)
+        )
         return jax.jit(gradient).lower(x, head).compile().memory_analysis().temp_size_in_bytes
 
     whole = B * 20 * T * 4096 * 4
@@ -117,9 +137,13 @@ def test_bad_targets_without_weight_do_not_reach_the_loss(chunks):
 def test_a_mesh_changes_nothing(shape, chunks):
     x, head, targets, weights = inputs(vocabulary=48)
     x, targets, weights = (np.concatenate([a] * 4) for a in (x, targets, weights))
-    gradient = jax.grad(lambda x, head: token_losses(x, head, targets, weights, chunks).sum(), argnums=(0, 1))
+    gradient = jax.grad(
+        lambda x, head: token_losses(x, head, targets, weights, chunks).sum(), argnums=(0, 1)
+    )
     alone = jax.jit(gradient)(x, head)
-    mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    mesh = jax.make_mesh(
+        shape, ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3
+    )
     with jax.set_mesh(mesh):
         split = jax.jit(gradient)(x, head)
     for one, other in zip(split, alone, strict=True):

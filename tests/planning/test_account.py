@@ -68,8 +68,8 @@ def entry(lines, before="", parameters="p: bf16[4,1024]", **about):
 def test_loops_in_loops_multiply_and_fusions_count_once():
     account = account_of(parse(HEAD + NESTED), devices=1)
     assert account.cycles == 1000 + 4 * (10 + 3 * (100 + 1))
-    # 12 runs of `work` and one of `last` read and write 32 bytes each; so do, for 16 turns, the counters: 12 bytes to add,
-    # 9 to compare.
+    # 12 runs of `work` and one of `last` read and write 32 bytes each; so do, for 16 turns, the
+    # counters: 12 bytes to add, 9 to compare.
     assert account.hbm_bytes == 13 * 64 + 16 * (12 + 9)
     assert account.unknown == []
 
@@ -106,8 +106,16 @@ GROUPS = "replica_groups=[4,4]<=[16]"
         (f"bf16[1,1024] reduce-scatter(%p), {GROUPS}, to_apply=%add", "reduce-scatter", 6144),
         (f"bf16[4,1024] all-reduce(%p), {GROUPS}, to_apply=%add", "all-reduce", 12288),
         (f"bf16[4,1024] all-to-all(%p), {GROUPS}", "all-to-all", 6144),
-        ("bf16[4,1024] collective-permute(%p), source_target_pairs={{0,1},{1,0}}", "collective-permute", 8192),
-        ("bf16[64,1024] all-gather(%p), replica_groups={}, dimensions={0}", "all-gather", 15 * 8192),
+        (
+            "bf16[4,1024] collective-permute(%p), source_target_pairs={{0,1},{1,0}}",
+            "collective-permute",
+            8192,
+        ),
+        (
+            "bf16[64,1024] all-gather(%p), replica_groups={}, dimensions={0}",
+            "all-gather",
+            15 * 8192,
+        ),
     ],
 )
 def test_collectives_and_what_a_chip_sends(line, kind, sent):
@@ -129,7 +137,9 @@ def test_collectives_and_what_a_chip_sends(line, kind, sent):
     ],
 )
 def test_of_gpus_in_four_nodes_collectives_use_the_link_that_they_need(line, network, sent):
-    account = entry(f"  %p = bf16[4,1024]{{1,0}} parameter(0)\n  ROOT %r = bf16[4,1024] {line}", per_node=4)
+    account = entry(
+        f"  %p = bf16[4,1024]{{1,0}} parameter(0)\n  ROOT %r = bf16[4,1024] {line}", per_node=4
+    )
     assert [(one.network, one.bytes) for one in account.collectives] == [(network, sent)]
 
 
@@ -200,11 +210,41 @@ kernel_metadata={{"xprof_metadata":"{{{metadata}}}"}}}}"""
 @pytest.mark.parametrize(
     ("name", "sizes", "result", "products", "blocks"),
     [
-        ("splash_mha_fwd_segmented_residuals.1", ("", 512, 512), "bf16[2,3,2048,64], f32[2,3,2048,128]", 2, 10 / 16),
-        ("splash_mha_fwd_segmented_residuals.2", ("", 512, 1024), "bf16[2,3,2048,64], f32[2,3,2048,128]", 2, 6 / 8),
-        ("splash_mha_dkv_segmented.1", ("_dkv", 512, 512), "bf16[4,2,3,2048,64], bf16[2,1,2048,64]", 5, 10 / 16),
-        ("splash_mha_dkv_segmented.2", ("_dkv", 512, 2048), "bf16[1,2,3,2048,64], bf16[2,1,2048,64]", 5, 1),
-        ("splash_mha_dkv_segmented.3", ("_dkv", 512, 512), "bf16[2,1,2048,64], bf16[2,1,2048,64]", 4, 10 / 16),
+        (
+            "splash_mha_fwd_segmented_residuals.1",
+            ("", 512, 512),
+            "bf16[2,3,2048,64], f32[2,3,2048,128]",
+            2,
+            10 / 16,
+        ),
+        (
+            "splash_mha_fwd_segmented_residuals.2",
+            ("", 512, 1024),
+            "bf16[2,3,2048,64], f32[2,3,2048,128]",
+            2,
+            6 / 8,
+        ),
+        (
+            "splash_mha_dkv_segmented.1",
+            ("_dkv", 512, 512),
+            "bf16[4,2,3,2048,64], bf16[2,1,2048,64]",
+            5,
+            10 / 16,
+        ),
+        (
+            "splash_mha_dkv_segmented.2",
+            ("_dkv", 512, 2048),
+            "bf16[1,2,3,2048,64], bf16[2,1,2048,64]",
+            5,
+            1,
+        ),
+        (
+            "splash_mha_dkv_segmented.3",
+            ("_dkv", 512, 512),
+            "bf16[2,1,2048,64], bf16[2,1,2048,64]",
+            4,
+            10 / 16,
+        ),
         ("splash_mha_dq_segmented.2", ("_dq", 512, 512), "bf16[2,3,2048,64]", 3, 10 / 16),
     ],
 )
@@ -250,7 +290,7 @@ def test_products_count_inside_of_fusions_too():
   %e = bf16[8,64,16]{2,1,0} parameter(1)
   ROOT %f = bf16[8,32,16] fusion(%c, %e), kind=kCustom, calls=%multiply
 }
-"""  # fmt: skip
+"""
     lines = """  %p = bf16[8,32,64]{2,1,0} parameter(0)
   %r = bf16[8,64,16]{2,1,0} parameter(1)
   %s = ((bf16[8,32,64], bf16[8,64,16]), bf16[8,32,16], u32[]) fusion-start(%p, %r), kind=kCustom, calls=%outer
@@ -260,7 +300,8 @@ def test_products_count_inside_of_fusions_too():
     assert account.hbm_bytes == 2 * 8 * (32 * 64 + 64 * 16 + 32 * 16)
     # What the cache holds does not count: here all but the first array.
     assert (
-        entry(lines, before, "p: bf16[8,32,64], r: bf16[8,64,16]", cache=2 * 8 * 64 * 16).hbm_bytes == 2 * 8 * 32 * 64
+        entry(lines, before, "p: bf16[8,32,64], r: bf16[8,64,16]", cache=2 * 8 * 64 * 16).hbm_bytes
+        == 2 * 8 * 32 * 64
     )
 
 
@@ -314,5 +355,6 @@ def test_traffic_counts_slices_not_what_they_are_cut_from():
   %b = (f32[100,8]{1,0:S(1)}, f32[100,8]{1,0}, u32[]{:S(2)}) copy-start(%w)
   ROOT %c = f32[100,8]{1,0:S(1)} copy-done(%b)"""
     account = entry(lines, before, "p: f32[100,8]")
-    # Read 32 (its result stays on the chip), write 32 (from the chip), copy 3200 out of HBM into the chip.
+    # Read 32 (its result stays on the chip), write 32 (from the chip), copy 3200 out of HBM into
+    # the chip.
     assert account.hbm_bytes == 32 + 32 + 3200

@@ -8,11 +8,22 @@ from memsinks_jax.planning.estimate import estimate
 from memsinks_jax.planning.topology import devices_of
 
 SMALL = {
-    "model.d_model": 256, "model.heads": 2, "model.kv_heads": 1, "model.hidden": 256, "model.dtype": "bfloat16",
-    "model.layers": 4, "model.attention_bias": False, "model.mlp_bias": False, "model.window": 128,
-    "data.row_length": 256, "data.vocabulary_size": 512, "training.batch_size": 8, "compute.remat": "full",
-    "mesh.fsdp": -1, "sinks.kind": "none",
-}  # fmt: skip
+    "model.d_model": 256,
+    "model.heads": 2,
+    "model.kv_heads": 1,
+    "model.hidden": 256,
+    "model.dtype": "bfloat16",
+    "model.layers": 4,
+    "model.attention_bias": False,
+    "model.mlp_bias": False,
+    "model.window": 128,
+    "data.row_length": 256,
+    "data.vocabulary_size": 512,
+    "training.batch_size": 8,
+    "compute.remat": "full",
+    "mesh.fsdp": -1,
+    "sinks.kind": "none",
+}
 
 
 @pytest.mark.slow

@@ -47,7 +47,10 @@ def test_instructions_are_read():
     assert main.instructions["init"].operands == ("copied", "kernel")
     assert main.instructions["start"].operands == ("1",)
     kernel = main.instructions["kernel"]
-    assert (kernel.attribute("custom_call_target"), kernel.attribute("op_name")) == ("tpu_custom_call", "a (b)")
+    assert (kernel.attribute("custom_call_target"), kernel.attribute("op_name")) == (
+        "tpu_custom_call",
+        "a (b)",
+    )
     assert 'block_q\\": 512' in kernel.attributes
     assert kernel.arrays() == [Array("f32", (4,), 1)]
     assert main.instructions["loop"].called() == {"condition": "condition", "body": "body"}
@@ -67,7 +70,12 @@ def test_a_loop_runs_as_often_as_its_counter_lets_it():
 
     assert turns(LOOP) == 5  # 1, 3, 5, 7, 9
     assert turns(LOOP.replace("constant(1)", "constant(0)")) == 6
-    assert turns(LOOP.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}')) == 7
+    assert (
+        turns(
+            LOOP.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}')
+        )
+        == 7
+    )
     assert turns(LOOP.replace("direction=LT", "direction=NE")) is None
     assert turns(LOOP.replace("constant(11)", "iota()")) is None
 
@@ -84,7 +92,13 @@ def test_a_compiled_loop_of_this_machine():
 
 @pytest.mark.parametrize(
     ("shape", "count"),
-    [("bf16[4,2048]{1,0:T(8,128)(2,1)S(1)}", 16384), ("pred[3]", 3), ("f32[]", 4), ("s4[5]", 3), ("f8e4m3fn[6]", 6)],
+    [
+        ("bf16[4,2048]{1,0:T(8,128)(2,1)S(1)}", 16384),
+        ("pred[3]", 3),
+        ("f32[]", 4),
+        ("s4[5]", 3),
+        ("f8e4m3fn[6]", 6),
+    ],
 )
 def test_bytes(shape, count):
     assert [array.bytes for array in arrays_of(shape)] == [count]

@@ -20,17 +20,35 @@ class Compiler:
     def __call__(self, config):
         self.asked.append(config)
         rows = config.training.batch_size / PARTS / config.compute.accumulate
-        temporaries = rows * (SAVED[config.compute.remat] + self._logits / config.compute.loss_chunks)
+        temporaries = rows * (
+            SAVED[config.compute.remat] + self._logits / config.compute.loss_chunks
+        )
         needed = STATE + temporaries
         if needed > LIMIT:
             raise TooBig(needed, LIMIT)
-        milliseconds = config.training.batch_size * COST[config.compute.remat] + config.compute.accumulate
+        milliseconds = (
+            config.training.batch_size * COST[config.compute.remat] + config.compute.accumulate
+        )
         return Estimate(
-            chips=PARTS, chip="made up", mesh={}, kinds_of_memory={"temporaries": temporaries}, hbm_gib_per_chip=needed,
-            evaluation_hbm_gib_per_chip=STATE, hbm_limit_gib=LIMIT, flops_per_step=1.0, flops_per_step_causal=1.0,
-            cycles=1, compiled_ms=milliseconds, kernels_ms=0.0, kernel_flops=0.0, roofline_ms={"": 0.0}, collectives=[],
-            compile_s=0.0, unknown=[], tokens=config.training.batch_size * 2048,
-        )  # fmt: skip
+            chips=PARTS,
+            chip="made up",
+            mesh={},
+            kinds_of_memory={"temporaries": temporaries},
+            hbm_gib_per_chip=needed,
+            evaluation_hbm_gib_per_chip=STATE,
+            hbm_limit_gib=LIMIT,
+            flops_per_step=1.0,
+            flops_per_step_causal=1.0,
+            cycles=1,
+            compiled_ms=milliseconds,
+            kernels_ms=0.0,
+            kernel_flops=0.0,
+            roofline_ms={"": 0.0},
+            collectives=[],
+            compile_s=0.0,
+            unknown=[],
+            tokens=config.training.batch_size * 2048,
+        )
 
 
 def config_of(rows, remat="none"):
@@ -51,12 +69,19 @@ def test_on_gpus_it_is_no_merit_that_small_arrays_may_stay_in_the_cache():
     class OnGPUs(Compiler):
         def __call__(self, config):
             found = super().__call__(config)
-            bound = {"": 1e-12 * found.tokens**2 / found.compiled_ms}  # the less, the more traffic there is
+            # the less, the more traffic there is
+            bound = {"": 1e-12 * found.tokens**2 / found.compiled_ms}
             return dataclasses.replace(
-                found, compiled_ms=0.0, roofline_ms=bound, at_least=True, all_traffic_ms=found.compiled_ms
+                found,
+                compiled_ms=0.0,
+                roofline_ms=bound,
+                at_least=True,
+                all_traffic_ms=found.compiled_ms,
             )
 
-    fitting = [one for _, one in search(config_of(16), OnGPUs(), PARTS) if isinstance(one, Estimate)]
+    fitting = [
+        one for _, one in search(config_of(16), OnGPUs(), PARTS) if isinstance(one, Estimate)
+    ]
     per_token = [one.all_traffic_ms / one.tokens for one in fitting]
     assert len(per_token) > 2 and per_token == sorted(per_token)
 
@@ -67,7 +92,8 @@ def test_the_cheapest_of_what_fits_comes_first():
     fitting = [outcome for outcome in outcomes if isinstance(outcome, Estimate)]
     per_token = [outcome.predicted_step_ms / outcome.tokens for outcome in fitting]
     assert per_token == sorted(per_token)
-    assert found[0][0].compute.remat in ("none", "products")  # in parts: cheaper than computing again
+    # in parts: cheaper than computing again
+    assert found[0][0].compute.remat in ("none", "products")
     assert any(isinstance(outcome, TooBig) for outcome in outcomes)
 
 

@@ -18,7 +18,11 @@ from memsinks_jax.training import flops
     [
         ("v5e:16x17", "there is no such slice of v5e; near it are v5e:8x8, v5e:8x16, v5e:16x16"),
         ("v5p:3x3x3", "near it are v5p:2x2x2, v5p:2x2x4, v5p:2x4x4"),
-        ("v5e16x16", "write GENERATION:SHAPE with one of v4, v5e, v5p, v6e, or CARD:NUMBER .*, for example v5e:16x16"),
+        (
+            "v5e16x16",
+            "write GENERATION:SHAPE with one of v4, v5e, v5p, v6e, or CARD:NUMBER .*, for "
+            "example v5e:16x16",
+        ),
         ("v9:4x4", "is not known"),
         ("h100", "or CARD:NUMBER with one of a100, h100, h200, b200, for example h100:"),
         ("h100:32", "a node has 1 to 8 GPUs; for more, for example --topology=h100:8 --nodes=4"),
@@ -63,11 +67,14 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
         ),
         (
             {"jax-cuda13-plugin": "0.9.1", "nvidia-cuda-nvcc": "13.0.48"},
-            f"^jax-cuda13-plugin 0.9.1 is not for jax .*; run: pip install jax-cuda13-plugin=={jax.lib.__version__}$",
+            "^jax-cuda13-plugin 0.9.1 is not for jax .*; run: pip install "
+            f"jax-cuda13-plugin=={jax.lib.__version__}$",
         ),
     ],
 )
-def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed, message):
+def test_without_the_compiler_for_gpus_one_line_says_what_to_install(
+    monkeypatch, installed, message
+):
     def version(package):
         if package in installed:
             return installed[package]
@@ -84,7 +91,10 @@ def test_a_card_is_described_once():
     """Its peaks are those that `train` computes MFU with, its memory what launch/ gives to jax."""
     for name, card in cards.CARDS.items():
         assert flops.chip(card.kind).name.lower() == name
-    assert f"XLA_PYTHON_CLIENT_MEM_FRACTION={cards.SHARE}" in (ROOT / "launch/environment.sh").read_text()
+    assert (
+        f"XLA_PYTHON_CLIENT_MEM_FRACTION={cards.SHARE}"
+        in (ROOT / "launch/environment.sh").read_text()
+    )
     assert all(
         f"--{name}={str(value).lower()}" in (ROOT / "launch/environment.sh").read_text()
         for name, value in cards.OPTIONS.items()
@@ -96,19 +106,29 @@ def of_nodes(nodes, per_node, slice_index):
         platform, device_kind = "gpu", "NVIDIA H100 80GB HBM3"
 
         def __init__(self, number):
-            self.id, self.process_index, self.slice_index = number, number // per_node, slice_index(number)
+            self.id, self.process_index, self.slice_index = (
+                number,
+                number // per_node,
+                slice_index(number),
+            )
 
     return [Device(number) for number in range(nodes * per_node)]
 
 
 def test_nodes_of_gpus_lie_along_data(monkeypatch):
-    """As they do in `train`, where jax numbers the nodes: parameters are sharded in a node, gradients summed between."""
+    """As they do in `train`, where jax numbers the nodes: parameters are sharded in a node,
+    gradients summed between.
+    """
     monkeypatch.setattr(topology.sharding, "Mesh", lambda devices, *rest, **more: devices)
     compiled_for = topology.mesh_of(MeshConfig(fsdp=-1), of_nodes(4, 8, lambda number: 0))
-    attached = topology.sharding.make_mesh(MeshConfig(fsdp=-1), of_nodes(4, 8, lambda number: number // 8))
+    attached = topology.sharding.make_mesh(
+        MeshConfig(fsdp=-1), of_nodes(4, 8, lambda number: number // 8)
+    )
     for mesh in (compiled_for, attached):
         assert mesh.shape == (4, 8, 1)
-        assert [[one.id for one in node] for node in mesh[..., 0]] == [list(range(8 * n, 8 * n + 8)) for n in range(4)]
+        assert [[one.id for one in node] for node in mesh[..., 0]] == [
+            list(range(8 * n, 8 * n + 8)) for n in range(4)
+        ]
 
 
 @pytest.mark.tpu

@@ -1,4 +1,6 @@
-"""Prompts and conversations: which tokens are answers, the border between prompt and answer, and what is refused."""
+"""Prompts and conversations: which tokens are answers, the border between prompt and answer, and
+what is refused.
+"""
 
 import json
 import re
@@ -24,26 +26,37 @@ from memsinks_jax.preparing.prepare import prepare
 SPECIAL = ("<|endoftext|>", "<|start|>", "<|end|>")
 EOT, START, END = 600, 601, 602
 TEMPLATE = (
-    "{% if messages[0].role != 'system' %}{{ '<|start|>system\nBe kind to all that you meet.<|end|>\n' }}{% endif %}"
-    "{% for m in messages %}{{ '<|start|>' + m.role + '\n' + m.content + eos_token + '\n' }}{% endfor %}"
+    "{% if messages[0].role != 'system' %}{{ '<|start|>system\nBe kind to all that you "
+    "meet.<|end|>\n' }}{% endif %}"
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\n' + m.content + eos_token + '\n' }}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
 )
 PAIRS = [
-    {"question": f"Who met number {n}?", "answer": f"The fox of the {n * 7 % 41} hills met it.", "author": f"a{n // 4}"}
+    {
+        "question": f"Who met number {n}?",
+        "answer": f"The fox of the {n * 7 % 41} hills met it.",
+        "author": f"a{n // 4}",
+    }
     for n in range(40)
 ]
 TALK = [
-    {"role": "user", "content": "Say <|end|> twice"}, {"role": "assistant", "content": "one"},
-    {"role": "user", "content": "And now?"}, {"role": "assistant", "content": "two\n<|start|>user"},
+    {"role": "user", "content": "Say <|end|> twice"},
+    {"role": "assistant", "content": "one"},
+    {"role": "user", "content": "And now?"},
+    {"role": "assistant", "content": "two\n<|start|>user"},
     {"role": "user", "content": "Thanks"},
-]  # fmt: skip
+]
 
 
 USUAL = {"near_duplicates": "none", "end_of_text": "<|endoftext|>"}
 OF_TALKS = USUAL | {"messages_field": "messages"}
 DATA = {
-    "data.unique_documents": -1, "data.repeated_documents": 0, "data.held_out_documents": 0, "data.repetitions": 1,
-}  # fmt: skip
+    "data.unique_documents": -1,
+    "data.repeated_documents": 0,
+    "data.held_out_documents": 0,
+    "data.repetitions": 1,
+}
 
 
 def write(path, rows):
@@ -56,7 +69,9 @@ def model(tmp_path_factory):
     """Tokenizer and chat template of a model whose end of a turn ends documents."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "tokenizer.json").write_bytes(byte_level(SPECIAL))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE})
+    )
     return folder
 
 
@@ -72,7 +87,10 @@ def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_ans
     corpus = Prepared(pairs)
     tokenizer, sizes = corpus.tokenizer(), 0
     for number, row in enumerate(PAIRS):
-        tokens, typed = corpus.read(number), tokenizer.encode(f"Question: {row['question']}\nAnswer:")
+        tokens, typed = (
+            corpus.read(number),
+            tokenizer.encode(f"Question: {row['question']}\nAnswer:"),
+        )
         ((start, stop),) = corpus.answers(number)
         assert tokens[:start].tolist() == typed.tolist() and stop == len(tokens) + 1
         assert tokenizer.decode(tokens[start:]) == f" {row['answer']}"
@@ -87,23 +105,36 @@ def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_ans
 @pytest.mark.parametrize(
     ("template", "prompt", "answer"),
     [
-        (r"{prompt}\n\t\\n{prompt}", "q\n\t\\nq", "a"), ("Q: {prompt} A:  ", "Q: q A:", "  a"),
+        (r"{prompt}\n\t\\n{prompt}", "q\n\t\\nq", "a"),
+        ("Q: {prompt} A:  ", "Q: q A:", "  a"),
         ("{prompt}\n", "q\n", "a"),
     ],
-)  # fmt: skip
+)
 def test_escapes_and_spaces_of_a_template(template, prompt, answer, model, tmp_path):
     rows = [{"q": " q\r\n", "text": "a"}] * 2
     table = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    prepare([str(tmp_path / "a.parquet")], str(model), tmp_path / "out", prompt_field="q", template=template)
+    prepare(
+        [str(tmp_path / "a.parquet")],
+        str(model),
+        tmp_path / "out",
+        prompt_field="q",
+        template=template,
+    )
     corpus = Prepared(tmp_path / "out")
     tokens, ((start, _),) = corpus.read(1), corpus.answers(1)
-    assert [corpus.tokenizer().decode(part) for part in (tokens[:start], tokens[start:])] == [prompt, answer]
+    assert [corpus.tokenizer().decode(part) for part in (tokens[:start], tokens[start:])] == [
+        prompt,
+        answer,
+    ]
 
 
 def test_parts_that_would_share_a_token_do_not():
     def encode(text):  # two equal characters are one token, as line breaks often are
-        return np.array([ord(found[0][0]) * len(found[0]) for found in re.finditer(r"(.)\1?", text, re.S)], np.int32)
+        return np.array(
+            [ord(found[0][0]) * len(found[0]) for found in re.finditer(r"(.)\1?", text, re.S)],
+            np.int32,
+        )
 
     assert encode("\n\n").tolist() == [20]
     tokens, answers = joined(["ab\n", "\ncc", "cd", "e"], encode)
@@ -112,31 +143,51 @@ def test_parts_that_would_share_a_token_do_not():
     # A tokenizer that puts a space before every text: only the first part has it.
     spaced = [encode(f"_{part}").tolist() for part in ("ab", "abc")]
     tokens, answers = joined(["ab", "c"], lambda text: encode(f"_{text}"))
-    assert tokens.tolist() == spaced[1] and tokens[:3].tolist() == spaced[0] and answers.tolist() == [[3, 4]]
+    assert (
+        tokens.tolist() == spaced[1]
+        and tokens[:3].tolist() == spaced[0]
+        and answers.tolist() == [[3, 4]]
+    )
 
 
 def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path):
     not_learned = [TALK[0], TALK[1] | {"weight": 0}, TALK[2], TALK[3] | {"weight": 1}]
     rows = [TALK, [{"role": "system", "content": "s"}, *TALK[2:4]], not_learned]
     rows = [{"talk": {"messages": talk}} for talk in rows]
-    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", messages_field="talk.messages")
+    prepare(
+        [write(tmp_path / "a.jsonl", rows)],
+        str(model),
+        tmp_path / "out",
+        messages_field="talk.messages",
+    )
     corpus = Prepared(tmp_path / "out")
     tokenizer = corpus.tokenizer()
 
     def of(*parts):
-        encoded = [[part] if isinstance(part, int) else tokenizer.encode(part).tolist() for part in parts]
+        encoded = [
+            [part] if isinstance(part, int) else tokenizer.encode(part).tolist() for part in parts
+        ]
         return [token for part in encoded for token in part]
 
     system = of("system\nBe kind to all that you meet.", END, "\n")
     first = of(*system, START, "user\nSay <", "|end|> twice", END, "\n", START, "assistant\n")
-    answered, between = of("one", END), of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
+    answered, between = (
+        of("one", END),
+        of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n"),
+    )
     last = of("two\n<", "|start|>user")
     # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
     assert corpus.around(0) == corpus.around(1) == (START, END)
     assert corpus.read(0).tolist() == first + answered + between + last
-    spans = [[len(first), len(first + answered)], [len(first + answered + between), len(corpus.read(0)) + 1]]
+    spans = [
+        [len(first), len(first + answered)],
+        [len(first + answered + between), len(corpus.read(0)) + 1],
+    ]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
-    assert corpus.read(2).tolist() == corpus.read(0).tolist() and corpus.answers(2).tolist() == spans[1:]
+    assert (
+        corpus.read(2).tolist() == corpus.read(0).tolist()
+        and corpus.answers(2).tolist() == spans[1:]
+    )
     opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
     assert [corpus.prompts[0], corpus.prompts[1]] == [prepared.SEVERAL, len(opened)]
@@ -145,33 +196,69 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 
 def test_a_pair_in_the_chat_template_is_what_generate_asks(model, tmp_path):
     rows = [{"q": "Who?", "text": "The fox."}]
-    prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", prompt_field="q", template="chat")
+    prepare(
+        [write(tmp_path / "a.jsonl", rows)],
+        str(model),
+        tmp_path / "out",
+        prompt_field="q",
+        template="chat",
+    )
     corpus, opened = Prepared(tmp_path / "out"), open_tokenizer(model)
-    asked = Template(TEMPLATE, {"eos_token": "<|end|>"}, tokenizers.Tokenizer.from_buffer(opened.model), "here")("Who?")
+    asked = Template(
+        TEMPLATE, {"eos_token": "<|end|>"}, tokenizers.Tokenizer.from_buffer(opened.model), "here"
+    )("Who?")
     ((start, stop),), tokens = corpus.answers(0), corpus.read(0)
     assert [START, *tokens[:start].tolist()] == asked.tolist() and stop == len(tokens) + 1
     assert corpus.tokenizer().decode(tokens[start:]) == "The fox."
 
 
-def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_text_does_not(model, tmp_path):
+def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_text_does_not(
+    model, tmp_path
+):
     about = {"messages_field": "messages", "end_of_text": "<|endoftext|>"}
-    prepare([write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "out", **about)
+    prepare(
+        [write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "out", **about
+    )
     corpus = Prepared(tmp_path / "out")
     tokens, spans = corpus.read(0), corpus.answers(0)
-    assert corpus.around(0) == (START, END) and spans[-1, 1] == len(tokens) + 1 and tokens[spans[0, 1] - 1] == END
+    assert (
+        corpus.around(0) == (START, END)
+        and spans[-1, 1] == len(tokens) + 1
+        and tokens[spans[0, 1] - 1] == END
+    )
     config = with_fields(tiny_config(), DATA | {"data.files": str(tmp_path / "out")})
     tokenizer = load_corpus(config).tokenizer
-    assert (tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.stops) == (EOT, EOT, (EOT, END))
+    assert (tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.stops) == (
+        EOT,
+        EOT,
+        (EOT, END),
+    )
 
 
 @pytest.mark.parametrize("first", ["talk", "plain"])
 def test_each_corpus_of_a_run_opens_and_closes_its_own_documents(first, model, tmp_path):
-    """Conversations and plain text side by side, whichever comes first; and plain text as without conversations."""
+    """Conversations and plain text side by side, whichever comes first; and plain text as without
+    conversations.
+    """
     plain = [f"A fox of {n} hills." for n in range(3)]
-    prepare([write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "talk", **OF_TALKS)
-    prepare([write(tmp_path / "b.jsonl", [{"text": text} for text in plain])], str(model), tmp_path / "plain", **USUAL)
+    prepare(
+        [write(tmp_path / "a.jsonl", [{"messages": TALK}])],
+        str(model),
+        tmp_path / "talk",
+        **OF_TALKS,
+    )
+    prepare(
+        [write(tmp_path / "b.jsonl", [{"text": text} for text in plain])],
+        str(model),
+        tmp_path / "plain",
+        **USUAL,
+    )
     other = {"talk": "plain", "plain": "talk"}[first]
-    fields = {"data.files": str(tmp_path / first), "general.files": str(tmp_path / other), "data.rows": "best_fit"}
+    fields = {
+        "data.files": str(tmp_path / first),
+        "general.files": str(tmp_path / other),
+        "data.rows": "best_fit",
+    }
     corpus = load_corpus(with_fields(tiny_config(), DATA | fields))
     assert corpus.tokenizer.stops == (EOT, END)
     rows, found = corpus.rows(), []
@@ -181,18 +268,27 @@ def test_each_corpus_of_a_run_opens_and_closes_its_own_documents(first, model, t
             found.append((row["inputs"][there][0], row["targets"][there][-1], there.sum()))
     whole = open_tokenizer(model, "<|endoftext|>")
     talk = Prepared(tmp_path / "talk")
-    expected = [(EOT, EOT, len(whole.encode(text)) + 1) for text in plain] + [(START, END, talk.lengths[0] + 1)]
+    expected = [(EOT, EOT, len(whole.encode(text)) + 1) for text in plain] + [
+        (START, END, talk.lengths[0] + 1)
+    ]
     assert sorted(found) == sorted(expected)
 
 
 def test_prompts_are_no_repeats(model, tmp_path):
     """Near-duplicates are those of answers: neither a question nor the template makes one."""
-    asked = "A question that is as long as it needs to be, so that most of every document is this very question?"
+    asked = (
+        "A question that is as long as it needs to be, so that most of every document is this "
+        "very question?"
+    )
     letters = np.random.default_rng(0).integers(97, 123, (12, 40), np.uint8)
     answers = [each.tobytes().decode() for each in letters]
     rows = [{"q": asked, "text": text, "g": f"g{n}"} for n, text in enumerate(answers)]
     rows += [
-        {"q": f"{n} more?", "text": "They all said the same long thing, and said it often.", "g": f"s{n}"}
+        {
+            "q": f"{n} more?",
+            "text": "They all said the same long thing, and said it often.",
+            "g": f"s{n}",
+        }
         for n in (1, 2)
     ]
     about = {"prompt_field": "q", "group_field": "g"}
@@ -205,7 +301,9 @@ def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
     about = {"prompt_field": "q", "template": "\u5b57{prompt}:", "vocabulary_size": 300}
     prepare([write(tmp_path / "a.jsonl", rows)], None, tmp_path / "out", **about)
     tokenizer = Prepared(tmp_path / "out").tokenizer()
-    assert {"\u6f22", "\u5b57"} <= set("".join(map(tokenizer._processor.id_to_piece, range(tokenizer.vocabulary_size))))
+    assert {"\u6f22", "\u5b57"} <= set(
+        "".join(map(tokenizer._processor.id_to_piece, range(tokenizer.vocabulary_size)))
+    )
 
 
 def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
@@ -213,12 +311,19 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
     prepare([path], str(model), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
     assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == {
-        *prepared.columns(2), *prepared.context_columns(),
-    }  # fmt: skip
+        *prepared.columns(2),
+        *prepared.context_columns(),
+    }
     assert list(corpus.manifest["settings"]) == [
-        "text_field", "group_field", "on_error", "near_duplicates", "contexts", "max_document_mib", "shard_mib",
+        "text_field",
+        "group_field",
+        "on_error",
+        "near_duplicates",
+        "contexts",
+        "max_document_mib",
+        "shard_mib",
         "tokenizer_sha256",
-    ]  # fmt: skip
+    ]
     for more, message in (
         ({"prompt_field": "q"}, "without --prompt_field"),
         ({"messages_field": "m"}, "--messages_field"),
@@ -240,22 +345,43 @@ def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prompt_field": "q", "template": "Q:"}, r"--template=Q: has no \{prompt\}; write \{prompt\} where"),
+        (
+            {"prompt_field": "q", "template": "Q:"},
+            r"--template=Q: has no \{prompt\}; write \{prompt\} where",
+        ),
         ({"prompt_field": "q", "template": "{prompt}{answer}"}, r"holds \{answer\}"),
         ({"prompt_field": "q", "template": r"{prompt}\x"}, r"unknown escape \\x; write"),
         ({"template": "{prompt}"}, "is of --prompt_field"),
         ({"messages_field": "messages", "text_field": "q"}, "omit it or --text_field"),
         ({"messages_field": "messages", "prompt_field": "q"}, "omit it or --prompt_field"),
-        ({"prompt_field": "nothing"}, r'a.jsonl:1: field "nothing" is missing or no string; .*--prompt_field'),
+        (
+            {"prompt_field": "nothing"},
+            r'a.jsonl:1: field "nothing" is missing or no string; .*--prompt_field',
+        ),
         ({"messages_field": "q"}, r'a.jsonl:1: field "q" is missing or no list of messages'),
         ({"messages_field": "silent"}, "a.jsonl:1: no message has the role assistant"),
         ({"messages_field": "empty"}, "a.jsonl:1: message 2 is an empty answer; remove the record"),
-        ({"messages_field": "without"}, "a.jsonl:1: message 2 has no content, a text or a list of parts"),
-        ({"messages_field": "image"}, "a.jsonl:1: message 2 has a part of type 'image_url', not text"),
-        ({"messages_field": "cached"}, 'a.jsonl:1: message 2 has a part with the field "cache_control"'),
-        ({"messages_field": "half_weight"}, r'a.jsonl:1: message 2 has the weight 0.5; "weight" is 1, or 0'),
+        (
+            {"messages_field": "without"},
+            "a.jsonl:1: message 2 has no content, a text or a list of parts",
+        ),
+        (
+            {"messages_field": "image"},
+            "a.jsonl:1: message 2 has a part of type 'image_url', not text",
+        ),
+        (
+            {"messages_field": "cached"},
+            'a.jsonl:1: message 2 has a part with the field "cache_control"',
+        ),
+        (
+            {"messages_field": "half_weight"},
+            r'a.jsonl:1: message 2 has the weight 0.5; "weight" is 1, or 0',
+        ),
         ({"messages_field": "true_weight"}, "a.jsonl:1: message 2 has the weight True"),
-        ({"messages_field": "user_weight"}, 'a.jsonl:1: message 1 has "weight": 1, and the role user; only answers'),
+        (
+            {"messages_field": "user_weight"},
+            'a.jsonl:1: message 1 has "weight": 1, and the role user; only answers',
+        ),
         (
             {"messages_field": "no_weight"},
             "a.jsonl:1: all messages of the assistant have weight 0, so nothing is answered",
@@ -263,22 +389,35 @@ def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
         ({"messages_field": "listed.talk"}, 'a.jsonl:1: field "tools" is no list of objects'),
         ({"messages_field": "half"}, "a.jsonl:1: no text: half a character"),
         ({"messages_field": "role"}, "a.jsonl:1: no text: half a character"),
-        ({"prompt_field": "q", "text_field": "blank"}, "a.jsonl:1: an answer is empty; remove the record"),
+        (
+            {"prompt_field": "q", "text_field": "blank"},
+            "a.jsonl:1: an answer is empty; remove the record",
+        ),
     ],
 )
 def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path):
     answer = {"role": "assistant", "content": "a"}
     row = {
-        "q": "q", "text": "t", "blank": " \n", "messages": TALK, "silent": TALK[:1],
+        "q": "q",
+        "text": "t",
+        "blank": " \n",
+        "messages": TALK,
+        "silent": TALK[:1],
         "half": [answer | {"content": "\ud800"}],
-        "empty": [TALK[0], answer | {"content": " "}, answer], "without": [TALK[0], answer | {"content": None}],
+        "empty": [TALK[0], answer | {"content": " "}, answer],
+        "without": [TALK[0], answer | {"content": None}],
         "image": [TALK[0], answer | {"content": [{"type": "image_url", "image_url": {}}]}],
-        "cached": [TALK[0], answer | {"content": [{"type": "text", "text": "a", "cache_control": {}}]}],
-        "half_weight": [TALK[0], answer | {"weight": 0.5}], "true_weight": [TALK[0], answer | {"weight": True}],
-        "user_weight": [TALK[0] | {"weight": 1}, answer], "no_weight": [TALK[0], answer | {"weight": 0}],
+        "cached": [
+            TALK[0],
+            answer | {"content": [{"type": "text", "text": "a", "cache_control": {}}]},
+        ],
+        "half_weight": [TALK[0], answer | {"weight": 0.5}],
+        "true_weight": [TALK[0], answer | {"weight": True}],
+        "user_weight": [TALK[0] | {"weight": 1}, answer],
+        "no_weight": [TALK[0], answer | {"weight": 0}],
         "listed": {"talk": [TALK[0], answer], "tools": "[]"},
         "role": [{"role": "\ud800", "content": "x"}, answer],
-    }  # fmt: skip
+    }
     with pytest.raises(InputError, match=message):
         prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
@@ -287,18 +426,35 @@ def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path)
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ raise_exception('no users') }}", r"its chat template refuses this prompt \(no users\)"),
-        (TEMPLATE.replace("'<|start|>assistant\n'", "'<|start|>another\n'"), "its chat template hides where answer 1"),
-        (TEMPLATE.replace("{% if add_generation_prompt", "{% if false and add_generation_prompt"), "hides where answer 1"),
+        (
+            "{{ raise_exception('no users') }}",
+            r"its chat template refuses this prompt \(no users\)",
+        ),
+        (
+            TEMPLATE.replace("'<|start|>assistant\n'", "'<|start|>another\n'"),
+            "its chat template hides where answer 1",
+        ),
+        (
+            TEMPLATE.replace(
+                "{% if add_generation_prompt", "{% if false and add_generation_prompt"
+            ),
+            "hides where answer 1",
+        ),
         (None, "has no chat template; give the tokenizer of a model that chats"),
     ],
-)  # fmt: skip
-def test_a_chat_template_without_recognizable_answers_is_one_line(template, message, model, tmp_path):
+)
+def test_a_chat_template_without_recognizable_answers_is_one_line(
+    template, message, model, tmp_path
+):
     (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|end|>", "chat_template": template})
+    )
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
     with pytest.raises(InputError, match=message):
-        prepare([path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages")
+        prepare(
+            [path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages"
+        )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +464,10 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(template, mess
             [{"reasoning_content": "why"}, {}],
             'does not write the field "reasoning_content"; remove the field, or give --on',
         ),
-        ([{"tool_calls": [{"function": {"name": "f"}}]}, {}], 'does not write the field "tool_calls"; remove'),
+        (
+            [{"tool_calls": [{"function": {"name": "f"}}]}, {}],
+            'does not write the field "tool_calls"; remove',
+        ),
         ([{}, {"tools": [{"type": "function"}]}], 'does not write the field "tools"; remove'),
         (
             [{"content": [{"type": "text", "text": "one"}]}, {}],
@@ -316,7 +475,9 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(template, mess
         ),
     ],
 )
-def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(about, message, model, tmp_path):
+def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(
+    about, message, model, tmp_path
+):
     row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}, row])
     with pytest.raises(InputError, match=rf"a.jsonl:2: .*: its chat template {message}"):
@@ -324,7 +485,12 @@ def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(about,
 
 
 def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
-    rows = [{"q": "a", "text": "b"}, {"q": "a", "text": ""}, {"text": "b"}, {"q": None, "text": "b"}]
+    rows = [
+        {"q": "a", "text": "b"},
+        {"q": "a", "text": ""},
+        {"text": "b"},
+        {"q": None, "text": "b"},
+    ]
     path = write(tmp_path / "a.jsonl", rows)
     found = prepare([path], str(model), tmp_path / "out", prompt_field="q", on_error="skip")
     assert (found["documents"], found["skipped"]) == (1, 3)
@@ -337,17 +503,36 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
 
 
 def test_prompts_that_fill_a_row_are_reported(pairs):
-    """Never silent: documents of which nothing counts in a row are counted, and if there are no others it is refused."""
-    data = {"data.files": str(pairs), "data.unique_documents": -1, "data.repeated_documents": 0, "data.row_length": 64}
-    config = with_fields(tiny_config(), data | {"data.held_out_documents": 4, "data.held_out_by": "document"})
+    """Never silent: documents of which nothing counts in a row are counted, and if there are no
+    others it is refused.
+    """
+    data = {
+        "data.files": str(pairs),
+        "data.unique_documents": -1,
+        "data.repeated_documents": 0,
+        "data.row_length": 64,
+    }
+    config = with_fields(
+        tiny_config(), data | {"data.held_out_documents": 4, "data.held_out_by": "document"}
+    )
     longest = int(Prepared(pairs).prompts.max())
     assert counts(load_corpus(config))["without_answer"] == 0
     corpus = load_corpus(with_fields(config, {"data.row_length": longest}))
     short = counts(corpus)
-    assert 0 < short["without_answer"] == (corpus.table.sources[0].prompts == longest).sum() < len(PAIRS)
+    assert (
+        0
+        < short["without_answer"]
+        == (corpus.table.sources[0].prompts == longest).sum()
+        < len(PAIRS)
+    )
     (line,) = [line for line in as_text(short, longest) if "nothing counts" in line]
-    assert line.startswith(f"the prompts of {short['without_answer']} documents fill a row of {longest} tokens")
+    assert line.startswith(
+        f"the prompts of {short['without_answer']} documents fill a row of {longest} tokens"
+    )
     every = np.arange(len(PAIRS))
-    assert corpus.answering(every).tolist() == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
+    assert (
+        corpus.answering(every).tolist()
+        == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
+    )
     with pytest.raises(InputError, match="no answer begins in the first 4 tokens of its document"):
         load_corpus(with_fields(config, {"data.row_length": 4}))

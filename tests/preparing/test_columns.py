@@ -19,17 +19,26 @@ def few_records_at_once(monkeypatch):
 
 
 def records(count, distinct, seed=0):
-    """Copies of documents at random, a tenth of which are near others -> (lengths, identities, groups, clusters)."""
+    """Copies of documents at random, a tenth of which are near others -> (lengths, identities,
+    groups, clusters).
+    """
     random = np.random.default_rng(seed)
     documents = random.integers(0, distinct, count)
     lengths = random.integers(1, 3000, distinct)
     lengths[random.integers(0, distinct, 5)] = random.integers(2**17 - 2, 2**32 - 1, 5)
     identities = random.integers(0, 2**32, (distinct, 2), np.uint64).astype(np.uint32)
     of = np.where(
-        random.random(distinct) < 0.1, random.integers(0, distinct // 10, distinct), distinct + np.arange(distinct)
+        random.random(distinct) < 0.1,
+        random.integers(0, distinct // 10, distinct),
+        distinct + np.arange(distinct),
     )
     _, first, cluster = np.unique(of[documents], return_index=True, return_inverse=True)
-    return lengths[documents].astype(np.uint32), identities[documents], random.integers(0, 9, count), first[cluster]
+    return (
+        lengths[documents].astype(np.uint32),
+        identities[documents],
+        random.integers(0, 9, count),
+        first[cluster],
+    )
 
 
 def write(folder, lengths, identities, groups, clusters, parts=7):
@@ -48,7 +57,9 @@ def write(folder, lengths, identities, groups, clusters, parts=7):
     return written.close()
 
 
-@pytest.mark.parametrize("count, distinct", [(60_000, 40_000), (50_000, 30), (2**14, 10**5), (3, 40)])
+@pytest.mark.parametrize(
+    "count, distinct", [(60_000, 40_000), (50_000, 30), (2**14, 10**5), (3, 40)]
+)
 def test_columns_are_those_worked_out_in_memory(tmp_path, count, distinct):
     made = records(count, distinct)
     written = write(tmp_path / "out", *made)
@@ -60,16 +71,27 @@ def test_columns_are_those_worked_out_in_memory(tmp_path, count, distinct):
         assert (found == column).all(), name
         assert hashlib.sha256(path.read_bytes()).hexdigest() == written.hashes[name]
     assert not list((tmp_path / "out" / "columns").glob("*.new"))
-    lengths, (first_copies, times) = made[0].astype(np.int64), np.unique(expected["firsts"], return_counts=True)
+    lengths, (first_copies, times) = (
+        made[0].astype(np.int64),
+        np.unique(expected["firsts"], return_counts=True),
+    )
     assert (written.longest, written.median) == (lengths.max(), int(np.median(lengths)))
-    assert written.digits.tolist() == np.bincount([int(n).bit_length() for n in lengths], minlength=33).tolist()
+    assert (
+        written.digits.tolist()
+        == np.bincount([int(n).bit_length() for n in lengths], minlength=33).tolist()
+    )
     assert written.distinct == len(first_copies)
     order = np.argsort(-times, kind="stable")[:20]
-    assert written.most_repeated.tolist() == [[first_copies[i], times[i]] for i in order if times[i] > 1]
+    assert written.most_repeated.tolist() == [
+        [first_copies[i], times[i]] for i in order if times[i] > 1
+    ]
     # A cluster counts as near-duplicates if it holds two different documents.
     clusters, different = np.unique(expected["clusters"][first_copies], return_counts=True)
     several = np.isin(expected["clusters"], clusters[different > 1])
-    assert (written.near_duplicate_clusters, written.near_duplicate_documents) == ((different > 1).sum(), several.sum())
+    assert (written.near_duplicate_clusters, written.near_duplicate_documents) == (
+        (different > 1).sum(),
+        several.sum(),
+    )
 
 
 def test_the_median_of_documents_beyond_the_histogram(tmp_path):
@@ -78,7 +100,9 @@ def test_the_median_of_documents_beyond_the_histogram(tmp_path):
     ):
         identities = np.stack([np.arange(len(lengths))] * 2, axis=1).astype(np.uint32)
         alone = np.arange(len(lengths))
-        written = write(tmp_path / str(number), np.array(lengths, np.uint32), identities, alone, alone, parts=1)
+        written = write(
+            tmp_path / str(number), np.array(lengths, np.uint32), identities, alone, alone, parts=1
+        )
         assert written.median == int(np.median(lengths))
 
 
@@ -108,7 +132,10 @@ def test_memory_does_not_grow_with_the_records(tmp_path):
         tracemalloc.start()
         written = Columns(tmp_path / str(count), tmp_path / str(count) / "work", count, 20)
         for start, stop in zip(cuts, cuts[1:], strict=False):
-            written.add(*(values[start:stop] for values in made[:3]), near[(near[:, 0] >= start) & (near[:, 0] < stop)])
+            written.add(
+                *(values[start:stop] for values in made[:3]),
+                near[(near[:, 0] >= start) & (near[:, 0] < stop)],
+            )
         written.close()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

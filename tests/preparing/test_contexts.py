@@ -26,7 +26,10 @@ def folder(tmp_path_factory):
     (folder / "tokenizer.model").write_bytes(train_tokenizer(TEXTS, 400).model)
     for part in range(3):
         lines = [
-            json.dumps({"text": text, "asked": f"Which tale has {sum(map(ord, text))} of them, and why?"}) + "\n"
+            json.dumps(
+                {"text": text, "asked": f"Which tale has {sum(map(ord, text))} of them, and why?"}
+            )
+            + "\n"
             for text in TEXTS[part::3]
         ]
         (folder / f"{part}.jsonl").write_text("".join(lines))
@@ -47,18 +50,33 @@ def folder(tmp_path_factory):
 def test_the_report_shows_what_comes_most_often(folder):
     found = json.loads((folder / "plain" / "report.json").read_text())["repeated_text"]
     joined = [" ".join(text.split()) for text in TEXTS]
-    assert len(found) > 10 and found[0]["times"] == 3 and {each["times"] for each in found} >= {2, 3}
+    assert (
+        len(found) > 10 and found[0]["times"] == 3 and {each["times"] for each in found} >= {2, 3}
+    )
     for each in found:
         assert sum(each["text"].strip() in text for text in joined) >= 2
-        assert len(re.findall(r"\w+", each["text"])) in (16, 17) and each["first"].startswith(str(folder))
+        assert len(re.findall(r"\w+", each["text"])) in (16, 17) and each["first"].startswith(
+            str(folder)
+        )
     texts = [each["text"] for each in found]
-    assert len(set(texts)) == len(texts) and texts[0] in (folder / "plain" / "index.html").read_text()
+    assert (
+        len(set(texts)) == len(texts) and texts[0] in (folder / "plain" / "index.html").read_text()
+    )
 
 
 def run_on(folder, **fields):
     named = {name.replace("__", "."): value for name, value in fields.items()}
-    about = {"sinks.kind": "by_context", "data.files": str(folder), "data.unique_documents": -1, "data.rows": "packed"}
-    about |= {"data.repeated_documents": -1, "data.held_out_documents": 0, "data.vocabulary_size": 400}
+    about = {
+        "sinks.kind": "by_context",
+        "data.files": str(folder),
+        "data.unique_documents": -1,
+        "data.rows": "packed",
+    }
+    about |= {
+        "data.repeated_documents": -1,
+        "data.held_out_documents": 0,
+        "data.vocabulary_size": 400,
+    }
     return load_corpus(with_fields(tiny_config(), about | named))
 
 
@@ -66,7 +84,15 @@ def run_on(folder, **fields):
     ("name", "fields"),
     [
         ("plain", {}),
-        ("other", {"contexts__length": 5, "contexts__stretch": 9, "contexts__times": 3, "contexts__share": 0.75}),
+        (
+            "other",
+            {
+                "contexts__length": 5,
+                "contexts__stretch": 9,
+                "contexts__times": 3,
+                "contexts__share": 0.75,
+            },
+        ),
     ],
 )
 def test_they_are_those_that_are_found_in_memory(folder, name, fields):
@@ -86,11 +112,16 @@ def test_the_most_frequent_ones_have_rows(folder):
 
 
 def test_of_documents_with_prompts_only_contexts_of_answers_have_rows(folder):
-    found, tokenizer = run_on(folder / "answers", data__row_length=256), open_tokenizer(folder / "tokenizer.model")
+    found, tokenizer = (
+        run_on(folder / "answers", data__row_length=256),
+        open_tokenizer(folder / "tokenizer.model"),
+    )
     first = next(i for i in range(len(found.table)) if found.table.copies(np.array([i]))[0] > 1)
     tokens, ((start, stop),) = found.tokens(first), found.table.answers(first)
     rows = found.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
-    assert (rows[:start] == contexts.NONE).all() and (rows[start + 8 : stop] != contexts.NONE).mean() > 0.7
+    assert (rows[:start] == contexts.NONE).all() and (
+        rows[start + 8 : stop] != contexts.NONE
+    ).mean() > 0.7
 
 
 def test_what_a_plan_repeats_comes_on_top(folder):
@@ -102,13 +133,20 @@ def test_what_a_plan_repeats_comes_on_top(folder):
     inputs = np.append(found.tokenizer.begin_of_text, tokens)
     about = np.arange(len(inputs)), found.config.contexts.length, found.contexts.letters
     assert (rows[contexts.begins(inputs, *about) > 0] != contexts.NONE).all()
-    assert len(before.contexts) < len(found.contexts) and np.isin(before.contexts.keys, found.contexts.keys).all()
+    assert (
+        len(before.contexts) < len(found.contexts)
+        and np.isin(before.contexts.keys, found.contexts.keys).all()
+    )
 
 
 def test_another_search_is_refused(folder):
-    with pytest.raises(InputError, match="contexts were not sought in .*none; run memsinks_jax.prepare"):
+    with pytest.raises(
+        InputError, match="contexts were not sought in .*none; run memsinks_jax.prepare"
+    ):
         run_on(folder / "none")
-    with pytest.raises(InputError, match="config.contexts.length is 6, but .*other was searched with 5"):
+    with pytest.raises(
+        InputError, match="config.contexts.length is 6, but .*other was searched with 5"
+    ):
         run_on(folder / "other")
     for given, why in {
         "length": "length is none of length=6",

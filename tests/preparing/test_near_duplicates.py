@@ -36,7 +36,11 @@ def test_clusters_are_datatroves(tmp_path, documents, count):
     config = near_duplicates.minhash_config("close")
     write_pairs(tmp_path, random_pairs(documents, count, seed=count), config.num_buckets)
     theirs = MinhashDedupCluster(
-        str(tmp_path / "pairs"), str(tmp_path / "theirs"), config=config, save_cluster_id=True, lines_to_buffer=64
+        str(tmp_path / "pairs"),
+        str(tmp_path / "theirs"),
+        config=config,
+        save_cluster_id=True,
+        lines_to_buffer=64,
     )
     with contextlib.redirect_stderr(io.StringIO()):
         theirs.run(None, 0, 1)
@@ -45,7 +49,10 @@ def test_clusters_are_datatroves(tmp_path, documents, count):
     for rank in range(SHARDS):
         path = tmp_path / "theirs" / f"{rank:06d}.clusters"
         expected = np.fromfile(path, "<u4").reshape(-1, 2).tolist() if path.exists() else []
-        expected = [[document, *canonical.setdefault(cluster, (rank, document))] for document, cluster in expected]
+        expected = [
+            [document, *canonical.setdefault(cluster, (rank, document))]
+            for document, cluster in expected
+        ]
         assert near_duplicates.read_clusters(tmp_path, rank).tolist() == expected
         found += len(expected)
     assert found > documents / 4 or not count

@@ -1,4 +1,6 @@
-"""From files of every kind to a corpus: nothing is lost, a killed run resumes, bad input is refused."""
+"""From files of every kind to a corpus: nothing is lost, a killed run resumes, bad input is
+refused.
+"""
 
 import errno
 import gzip
@@ -36,8 +38,13 @@ from memsinks_jax.preparing.prepare import prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 TEXTS = [
-    *STORIES, "a", "says <|endoftext|> within", "\u6f22\u5b57 \U0001f600\nand\n\nlines", " ".join(STORIES), STORIES[3],
-]  # fmt: skip
+    *STORIES,
+    "a",
+    "says <|endoftext|> within",
+    "\u6f22\u5b57 \U0001f600\nand\n\nlines",
+    " ".join(STORIES),
+    STORIES[3],
+]
 ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
 
 
@@ -47,28 +54,43 @@ def write_lines(path, rows=ROWS):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Input of every kind with the same documents, one copy in each, and a tokenizer of either kind."""
+    """Input of every kind with the same documents, one copy in each, and a tokenizer of either
+    kind.
+    """
     folder = tmp_path_factory.mktemp("prepare")
     (folder / "input").mkdir()
     write_lines(folder / "input" / "a.jsonl")
     body = (folder / "input" / "a.jsonl").read_bytes()
     (folder / "input" / "b.jsonl.gz").write_bytes(gzip.compress(body))
-    (folder / "input" / "c.jsonl.zst").write_bytes(pyarrow.compress(body, codec="zstd", asbytes=True))
+    (folder / "input" / "c.jsonl.zst").write_bytes(
+        pyarrow.compress(body, codec="zstd", asbytes=True)
+    )
     table = pyarrow.Table.from_pylist(ROWS)
     pyarrow.parquet.write_table(table, folder / "input" / "d.parquet", row_group_size=20)
     for name, new in (("e.arrow", pyarrow.ipc.new_stream), ("f.arrow", pyarrow.ipc.new_file)):
-        with pyarrow.OSFile(str(folder / "input" / name), "wb") as file, new(file, table.schema) as writer:
+        with (
+            pyarrow.OSFile(str(folder / "input" / name), "wb") as file,
+            new(file, table.schema) as writer,
+        ):
             writer.write_table(table)
     (folder / "tokenizer.model").write_bytes(train_tokenizer(STORIES, 600).model)
     (folder / "tokenizer.json").write_bytes(byte_level())
-    prepare([str(folder / "input")], str(folder / "tokenizer.model"), folder / "out", group_field="domain")
+    prepare(
+        [str(folder / "input")],
+        str(folder / "tokenizer.model"),
+        folder / "out",
+        group_field="domain",
+    )
     return folder
 
 
 def content(folder):
     """Of all files; of the page without its end, the command, which names the folder."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes().partition(b"How it was made")[0] for path in files}
+    return {
+        str(path.relative_to(folder)): path.read_bytes().partition(b"How it was made")[0]
+        for path in files
+    }
 
 
 def test_every_document_of_every_kind_of_file_comes_back(folder):
@@ -98,11 +120,14 @@ def test_a_listing_says_file_place_and_group(folder, tmp_path):
         row = json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)])
         assert row == ROWS[line["index"]] and line["group"] == row["domain"]
         assert line["source"] == f"{folder / 'out'}:{line['index']}"
-    (line, *_) = map(json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", False))
+    (line, *_) = map(
+        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", False)
+    )
     assert "origin" not in line and line["group"]  # of many documents no shard is read
     (tmp_path / "a.txt").write_text("alone")
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
-    assert Prepared(tmp_path / "out").origin(0, True) == {"origin": f"{tmp_path / 'a.txt'}:0-5"}  # without a group
+    # without a group
+    assert Prepared(tmp_path / "out").origin(0, True) == {"origin": f"{tmp_path / 'a.txt'}:0-5"}
 
 
 def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, caplog):
@@ -119,18 +144,28 @@ def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, ca
         None,
     ]
     rows = [
-        {"text": f"{text} {number}", "by": name} for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
+        {"text": f"{text} {number}", "by": name}
+        for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     about = {"group_field": "by", "on_error": "skip", "near_duplicates": "none"}
     prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", **about)
     assert Prepared(tmp_path / "out").group_names == [names[number] for number in (0, 1, 2, 3, 5)]
-    reasons = [json.loads(line)["reason"] for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    reasons = [
+        json.loads(line)["reason"]
+        for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()
+    ]
     assert [reason.split(";")[0] for reason in reasons] == [
-        'field "by" is empty, so nothing could name the group', 'field "by" is no text: half a character at 0',
-        'field "by" is nan, which is no name', 'field "by" is missing or no single value',
-    ]  # fmt: skip
-    (warning,) = [record.getMessage() for record in caplog.records if "different groups" in record.getMessage()]
+        'field "by" is empty, so nothing could name the group',
+        'field "by" is no text: half a character at 0',
+        'field "by" is nan, which is no name',
+        'field "by" is missing or no single value',
+    ]
+    (warning,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "different groups" in record.getMessage()
+    ]
     assert "'a' and 'a ', 'zo\\xeb' and 'zoe\\u0308'; if each" in warning
     page = (tmp_path / "out" / "index.html").read_text()
     assert "b\\n\\x1b[31m\\u202ecc" in page and "c" * 100 not in page and "\x1b" not in page
@@ -139,7 +174,12 @@ def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, ca
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
     write = "\n<|endoftext|>\n".join(TEXTS)
     (tmp_path / "a.txt").write_text(write)
-    prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.json"), tmp_path / "out", near_duplicates="none")
+    prepare(
+        [str(tmp_path / "a.txt")],
+        str(folder / "tokenizer.json"),
+        tmp_path / "out",
+        near_duplicates="none",
+    )
     corpus = Prepared(tmp_path / "out")
     assert [corpus.tokenizer().decode(corpus.read(i)) for i in range(len(corpus))] == TEXTS
     assert corpus.tokenizer().end_of_text == 600
@@ -152,13 +192,20 @@ def test_the_report_counts(folder):
     assert found["duplicates"] == found["documents"] - distinct
     assert found["tokens"] == Prepared(folder / "out").lengths.sum()
     assert sum(entry["documents"] for entry in found["lengths"]) == found["documents"]
-    assert found["most_repeated"][0]["times"] == 12 and found["most_repeated"][0]["text"] == STORIES[3][:160]
-    assert (found["near_duplicate_clusters"], found["skipped"]) == (0, 0)  # copies alone are no near-duplicates
+    assert (
+        found["most_repeated"][0]["times"] == 12
+        and found["most_repeated"][0]["text"] == STORIES[3][:160]
+    )
+    # copies alone are no near-duplicates
+    assert (found["near_duplicate_clusters"], found["skipped"]) == (0, 0)
     assert STORIES[3][:20] in (folder / "out" / "index.html").read_text()
 
 
 def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeypatch):
-    rows = [{"text": f"{number} {STORIES[number % 60]} {STORIES[number % 59]}"} for number in range(2400)]
+    rows = [
+        {"text": f"{number} {STORIES[number % 60]} {STORIES[number % 59]}"}
+        for number in range(2400)
+    ]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
     arguments = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"))
@@ -183,14 +230,17 @@ def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeyp
     prepare(*arguments, tmp_path / "twice", shard_mib=1)
     assert content(tmp_path / "twice") == content(tmp_path / "straight")
     before = content(tmp_path / "twice")
-    (tmp_path / "twice" / "work.done" / "tokens").mkdir(parents=True)  # as if killed at the very end
+    # as if killed at the very end
+    (tmp_path / "twice" / "work.done" / "tokens").mkdir(parents=True)
     (tmp_path / "twice" / "work.done" / "tokens" / "00000.log").touch()
     assert prepare(*arguments, tmp_path / "twice", shard_mib=1)["documents"] == 2400  # done already
     assert content(tmp_path / "twice") == before
 
 
 def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, monkeypatch):
-    """At every file that gets its name, one command after the other. A shard whose clusters are lost is refused."""
+    """At every file that gets its name, one command after the other. A shard whose clusters are
+    lost is refused.
+    """
     write_lines(tmp_path / "a.jsonl", ROWS * 2)
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
     prepare(*arguments, tmp_path / "straight", group_field="domain")
@@ -214,7 +264,10 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
             if pathlib.Path(error.filename).name == "lengths.npy":
                 clusters = tmp_path / "out" / "work" / "clusters" / "00000.npy"
                 clusters.rename(tmp_path / "clusters")
-                with pytest.raises(InputError, match="shard 0 is lost; delete the folder and prepare the corpus anew"):
+                with pytest.raises(
+                    InputError,
+                    match="shard 0 is lost; delete the folder and prepare the corpus anew",
+                ):
                     prepare(*arguments, tmp_path / "out", group_field="domain")
                 (tmp_path / "clusters").rename(clusters)
     assert {"lengths.npy", "members.npy", "groups.json", "manifest.json", "work.done"} <= {
@@ -236,7 +289,9 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
     def fill():
         with steps.shard_writer(tmp_path / "a.array_record", []) as writer:
             writer.write(b"x")
-            raise RuntimeError(f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000")
+            raise RuntimeError(
+                f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000"
+            )
 
     with pytest.raises(OSError) as refused:
         fill()
@@ -245,16 +300,29 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
 
 
 def test_stop_and_skip(folder, tmp_path):
-    rows = [*ROWS[:3], {"text": None, "domain": "d0"}, {"text": " ", "domain": "d0"}, {"text": "x"}, *ROWS[3:5]]
+    rows = [
+        *ROWS[:3],
+        {"text": None, "domain": "d0"},
+        {"text": " ", "domain": "d0"},
+        {"text": "x"},
+        *ROWS[3:5],
+    ]
     write_lines(tmp_path / "a.jsonl", rows)
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
-    with pytest.raises(InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'):
+    with pytest.raises(
+        InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'
+    ):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
     assert not list((tmp_path / "stop" / "shards").iterdir())
-    found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")  # as the line says
+    # as the line says
+    found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")
     assert (found["documents"], found["skipped"]) == (5, 3)
-    skipped = [json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()]
-    assert [record["place"] for record in skipped] == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
+    skipped = [
+        json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()
+    ]
+    assert [record["place"] for record in skipped] == [
+        f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)
+    ]
     write_lines(tmp_path / "a.jsonl", rows[3:6])
     with pytest.raises(InputError, match="no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
@@ -285,7 +353,9 @@ def test_line_ends_make_no_other_document(folder, tmp_path):
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
     write_lines(tmp_path / "a.jsonl")
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
-    with pytest.raises(InputError, match=f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
+    with pytest.raises(
+        InputError, match=f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'
+    ):
         prepare(*arguments, **settings)
     assert not (tmp_path / "out").exists()
 
@@ -311,18 +381,24 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     assert content(tmp_path / "out") == before
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"):
+    with pytest.raises(
+        InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"
+    ):
         prepare(*given, near_duplicates="none")
 
 
 def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
-    """A fiftieth of the words is another; documents of one place in the corpus are the same in their cluster's first."""
+    """A fiftieth of the words is another; documents of one place in the corpus are the same in
+    their cluster's first.
+    """
     words = [text.split() for text in STORIES]
     draw = random.Random(0)
     for story in words:
         for place in draw.sample(range(len(story)), max(len(story) // 50, 1)):
             story[place] = "zebra"
-    write_lines(tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]])
+    write_lines(
+        tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]]
+    )
     found = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.json"), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
     first, copy = corpus.clusters[:60], corpus.clusters[60:]
@@ -334,18 +410,27 @@ def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
 
 
 def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
-    """Stories with an edited copy each, in two languages: a cluster has one role, and with ids by group a group has."""
+    """Stories with an edited copy each, in two languages: a cluster has one role, and with ids by
+    group a group has.
+    """
     rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
-    rows += [{"text": f"{text} The end.", "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
+    rows += [
+        {"text": f"{text} The end.", "language": f"l{n % 2}"} for n, text in enumerate(STORIES)
+    ]
     write_lines(tmp_path / "a.jsonl", rows)
     tokenizer = str(folder / "tokenizer.json")
     prepare([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "out", group_field="language")
-    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1})
+    config = with_fields(
+        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
+    )
     config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 20})
 
     def twins_and_languages():
         corpus = load_corpus(config)
-        held_out, trained = corpus.mixture.held_out, set(corpus.mixture.documents("unique").tolist())
+        held_out, trained = (
+            corpus.mixture.held_out,
+            set(corpus.mixture.documents("unique").tolist()),
+        )
         assert len(held_out) == 20
         twins = sum((i + 60) % 120 in trained for i in held_out.tolist())
         return twins, {i % 2 for i in held_out.tolist()} & {i % 2 for i in trained}, counts(corpus)
@@ -366,12 +451,15 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
 
 def test_a_run_reads_a_prepared_corpus(folder):
-    config = with_fields(tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": -1})
+    config = with_fields(
+        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": -1}
+    )
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     every = np.arange(len(corpus.table))
     first_copies = np.unique(corpus.table.first_copies(every))
-    assert [corpus.document(i).text for i in first_copies] == texts  # exact copies are encounters of one document
+    # exact copies are encounters of one document
+    assert [corpus.document(i).text for i in first_copies] == texts
     assert len(every) == 6 * len(TEXTS)
     assert corpus.table.copies(first_copies).tolist() == [6 * TEXTS.count(text) for text in texts]
     assert (corpus.tokens(first_copies[3]) == corpus.tokenizer.encode(texts[3])).all()
@@ -379,9 +467,10 @@ def test_a_run_reads_a_prepared_corpus(folder):
     assert corpus.lengths[every].tolist() == [len(corpus.tokens(i)) for i in every]
     assert load_corpus(config, corpus.tokenizer).tokenizer.model == corpus.tokenizer.model
     expected = {
-        "content": ids.content_id(corpus.tokens(4)), "group": group_id("d1"),
+        "content": ids.content_id(corpus.tokens(4)),
+        "group": group_id("d1"),
         "near_duplicate": ids.content_id(corpus.tokens(4)),
-    }  # fmt: skip
+    }
     for kind, identity in expected.items():
         config = with_fields(config, {"data.ids": kind})
         assert (load_corpus(config).identities(4) == identity).all()
@@ -390,20 +479,32 @@ def test_a_run_reads_a_prepared_corpus(folder):
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl")
     source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
-    assert prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")["near_duplicate_clusters"] == 0
-    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1})
+    assert (
+        prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")[
+            "near_duplicate_clusters"
+        ]
+        == 0
+    )
+    config = with_fields(
+        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
+    )
     with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
     config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
     with pytest.raises(InputError, match="tokenizer.json is another tokenizer than that of"):
         load_corpus(config)
     config = with_fields(config, {"data.tokenizer": ""})
-    for kind, message in (("group", "without --group_field"), ("near_duplicate", "without near-duplicates")):
+    for kind, message in (
+        ("group", "without --group_field"),
+        ("near_duplicate", "without near-duplicates"),
+    ):
         config = with_fields(config, {"data.ids": kind})
         with pytest.raises(InputError, match=message):
             load_corpus(config)
     config = with_fields(config, {"data.files": "", "data.unique_documents": 20})
-    with pytest.raises(InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"):
+    with pytest.raises(
+        InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"
+    ):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
     with pytest.raises(InputError, match="00000.array_record: another number of documents"):
@@ -416,8 +517,15 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
 def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     others = [stories.story(2, index).text for index in range(8)]
     write_lines(tmp_path / "b.jsonl", [{"text": text} for text in (*others, TEXTS[2])])
-    prepare([str(tmp_path / "b.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", near_duplicates="none")
-    config = with_fields(tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": 0})
+    prepare(
+        [str(tmp_path / "b.jsonl")],
+        str(folder / "tokenizer.model"),
+        tmp_path / "out",
+        near_duplicates="none",
+    )
+    config = with_fields(
+        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": 0}
+    )
     config = with_fields(config, {"general.files": str(tmp_path / "out")})
     corpus = load_corpus(config)
     unique = corpus.mixture.documents("unique")
@@ -427,23 +535,35 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     with pytest.raises(InputError, match="canaries go into text files only"):
         load_corpus(config)
     config = with_fields(config, {"general.files": str(tmp_path / "b.jsonl")})
-    with pytest.raises(InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
+    with pytest.raises(
+        InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"
+    ):
         load_corpus(config)
 
 
 def command(*arguments, **options):
     return subprocess.Popen(
-        [sys.executable, "-m", "memsinks_jax.prepare", *map(str, arguments)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-    )  # fmt: skip
+        [sys.executable, "-m", "memsinks_jax.prepare", *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
 
 
 def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tmp_path):
-    code = "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & set(sys.modules)"
+    code = (
+        "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & "
+        "set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
     run = command(
-        f"--input={tmp_path}", f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}", "--workers=2"
+        f"--input={tmp_path}",
+        f"--tokenizer={folder / 'tokenizer.model'}",
+        f"--out={tmp_path / 'out'}",
+        "--workers=2",
     )
     _, stderr = run.communicate()
     assert run.returncode == 2
@@ -490,14 +610,16 @@ def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
     while not running and run.poll() is None:
         time.sleep(0.05)
         paths = (tmp_path / "out" / "work").glob("running-tokens-*")
-        running = [text for path in paths if (text := path.read_text())]  # empty until it is written
+        # empty until it is written
+        running = [text for path in paths if (text := path.read_text())]
     os.kill(int(running[0]), signal.SIGKILL)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 2 and "a worker was killed" in stderr
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # datatrove calls Ray by an old name; as an error it would be lost in a thread
+# datatrove calls Ray by an old name; as an error it would be lost in a thread
+@pytest.mark.filterwarnings("default")
 def test_ray_writes_the_same(folder, tmp_path):
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
@@ -538,7 +660,11 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     for name, body in (
         ("sbatch", SBATCH),
-        ("srun", '#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done\nexec "$@"\n'),
+        (
+            "srun",
+            "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done\nexec "
+            '"$@"\n',
+        ),
         ("scontrol", "#!/bin/bash\necho here\n"),
     ):
         (tmp_path / "bin" / name).write_text(body)
@@ -546,12 +672,25 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     options = {"partition": "cpu", "time": "1:00:00"}
     arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
-    prepare(*arguments, tmp_path / "out", executor="slurm", workers=2, slurm=options, group_field="domain")
+    prepare(
+        *arguments,
+        tmp_path / "out",
+        executor="slurm",
+        workers=2,
+        slurm=options,
+        group_field="domain",
+    )
     assert content(tmp_path / "out") == content(folder / "out")
     shutil.rmtree(tmp_path / "out")
     write_lines(tmp_path / "a.jsonl", [{"text": None}])
     with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
-        prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="slurm", slurm=options)
+        prepare(
+            [str(tmp_path / "a.jsonl")],
+            arguments[1],
+            tmp_path / "stop",
+            executor="slurm",
+            slurm=options,
+        )
 
 
 def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
@@ -560,20 +699,31 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     for place in (tmp_path, tmp_path / "own"):
-        (place / "tokenizer.json").write_bytes(byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>"))
+        (place / "tokenizer.json").write_bytes(
+            byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>")
+        )
     given, folder = [str(tmp_path / "input.jsonl")], str(tmp_path / "own")
     for tokenizer, token, message in (
         (str(tmp_path), "", r"no token is called .*--end_of_text=TOKEN"),
         (None, "<|eot|>", r"--end_of_text=<\|eot\|> is of a tokenizer.json"),
-        (folder, "<|none|>", r"end of text is to be '<\|none\|>', which the tokenizer does not have"),
+        (
+            folder,
+            "<|none|>",
+            r"end of text is to be '<\|none\|>', which the tokenizer does not have",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
         prepare(given, folder, tmp_path / name, near_duplicates="none", end_of_text=token)
-        config = with_fields(tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40})
-        corpus, manifest = load_corpus(config), json.loads((tmp_path / name / "manifest.json").read_text())
+        config = with_fields(
+            tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40}
+        )
+        corpus, manifest = (
+            load_corpus(config),
+            json.loads((tmp_path / name / "manifest.json").read_text()),
+        )
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602

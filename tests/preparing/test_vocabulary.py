@@ -29,7 +29,9 @@ def write_lines(path, texts):
 
 
 def content(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def plan_of(pattern, **settings):
@@ -42,17 +44,37 @@ def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, cap
     prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
     assert [corpus.tokenizer().decode(corpus.read(n)) for n in range(len(corpus))] == STORIES * 2
-    expected = train_tokenizer(STORIES, DataConfig.vocabulary_size)  # as `train` would make it of the text
+    # as `train` would make it of the text
+    expected = train_tokenizer(STORIES, DataConfig.vocabulary_size)
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == expected.model
     assert "60 documents" in caplog.text
-    assert f"{expected.vocabulary_size:,} pieces: {tmp_path / 'out' / 'tokenizer.model'}" in caplog.text
+    assert (
+        f"{expected.vocabulary_size:,} pieces: {tmp_path / 'out' / 'tokenizer.model'}"
+        in caplog.text
+    )
     config = tiny_config()
     config = with_fields(
-        config, {"data": DataConfig(files=str(tmp_path / "out"), unique_documents=-1, held_out_documents=4)}
+        config,
+        {
+            "data": DataConfig(
+                files=str(tmp_path / "out"), unique_documents=-1, held_out_documents=4
+            )
+        },
     )
     assert load_corpus(config).tokenizer.model == expected.model
-    assert prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")["documents"] == 120
-    prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "few", vocabulary_size=400, near_duplicates="none")
+    assert (
+        prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")[
+            "documents"
+        ]
+        == 120
+    )
+    prepare(
+        [str(tmp_path / "a.jsonl")],
+        None,
+        tmp_path / "few",
+        vocabulary_size=400,
+        near_duplicates="none",
+    )
     assert Prepared(tmp_path / "few").tokenizer().vocabulary_size == 400
 
 
@@ -80,7 +102,9 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
     if last == 3:
         with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 400"):
             prepare(*arguments, tmp_path / "twice", vocabulary_size=400, **alike)
-        monkeypatch.setattr(vocabulary, "train_tokenizer", lambda *_: pytest.fail("the tokenizer is there"))
+        monkeypatch.setattr(
+            vocabulary, "train_tokenizer", lambda *_: pytest.fail("the tokenizer is there")
+        )
     prepare(*arguments, tmp_path / "twice", **alike)
     assert content(tmp_path / "twice") == content(tmp_path / "straight")
 
@@ -94,13 +118,17 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
     prepare(arguments[0], str(given), arguments[1], **alike)
     prepare(arguments[0], None, arguments[2], **alike)
     before = content(tmp_path)
-    with pytest.raises(InputError, match="given was started with a --tokenizer; give it, or another --out"):
+    with pytest.raises(
+        InputError, match="given was started with a --tokenizer; give it, or another --out"
+    ):
         prepare(arguments[0], None, arguments[1], **alike)
     with pytest.raises(InputError, match="trained was started with another tokenizer"):
         prepare(arguments[0], str(given), arguments[2], **alike)
     with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 500"):
         prepare(arguments[0], None, arguments[2], vocabulary_size=500, **alike)
-    with pytest.raises(InputError, match="--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"):
+    with pytest.raises(
+        InputError, match="--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"
+    ):
         prepare(arguments[0], str(given), tmp_path / "both", vocabulary_size=500, **alike)
     with pytest.raises(InputError, match="holds other files"):
         prepare(arguments[0], None, tmp_path, **alike)
@@ -111,16 +139,29 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
     ("name", "body", "settings", "message"),
     [
         ("none.jsonl", None, {}, "none.jsonl does not exist"),
-        ("a.jsonl", '{"body": "x"}\n' * 9, {}, 'a.jsonl:1: field "text" is missing.*or give --on_error=skip'),
-        ("a.jsonl", '{"body": "x"}\n' * 9, {"on_error": "skip"},
-         'none of the 9 sampled records.*; the first is .*a.jsonl:1: field "text" is missing'),
+        (
+            "a.jsonl",
+            '{"body": "x"}\n' * 9,
+            {},
+            'a.jsonl:1: field "text" is missing.*or give --on_error=skip',
+        ),
+        (
+            "a.jsonl",
+            '{"body": "x"}\n' * 9,
+            {"on_error": "skip"},
+            'none of the 9 sampled records.*; the first is .*a.jsonl:1: field "text" is missing',
+        ),
         ("a.jsonl", '{"text": "x"}\n{"text": nul}\n', {}, "a.jsonl:2: not JSON"),
         ("a.txt", "", {}, "a.txt: the file is empty"),
         ("a.jsonl", "\n\n", {}, "no record"),
-        ("a.jsonl", json.dumps({"text": "".join(map(chr, range(0x4E00, 0x5000)))}), {"vocabulary_size": 300},
-         "no tokenizer of 300 pieces fits this text.*--vocabulary_size"),
+        (
+            "a.jsonl",
+            json.dumps({"text": "".join(map(chr, range(0x4E00, 0x5000)))}),
+            {"vocabulary_size": 300},
+            "no tokenizer of 300 pieces fits this text.*--vocabulary_size",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_sampled_leaves_nothing(tmp_path, name, body, settings, message):
     if body is not None:
         (tmp_path / name).write_text(body)
@@ -132,16 +173,28 @@ def test_what_cannot_be_sampled_leaves_nothing(tmp_path, name, body, settings, m
 
 def test_the_command_trains_one(tmp_path):
     def run(*flags):
-        command = [sys.executable, "-m", "memsinks_jax.prepare", f"--input={tmp_path / 'a.jsonl'}", *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "memsinks_jax.prepare",
+            f"--input={tmp_path / 'a.jsonl'}",
+            *flags,
+        ]
         return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
 
     write_lines(tmp_path / "a.jsonl", STORIES)
     out = f"--out={tmp_path / 'out'}"
     refused = run(out, "--vocabulary_size=400", "--tokenizer=tokenizer.model")
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--vocabulary_size" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and refused.stderr.count("\n") == 1
+        and "--vocabulary_size" in refused.stderr
+    )
     for size in (258, 2_000_000_000):
         refused = run(out, f"--vocabulary_size={size}")
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "259" in refused.stderr
+        assert (
+            refused.returncode == 2 and refused.stderr.count("\n") == 1 and "259" in refused.stderr
+        )
     assert not (tmp_path / "out").exists()
     done = run(out, "--vocabulary_size=400", "--near_duplicates=none")
     assert done.returncode == 0, done.stderr
@@ -160,22 +213,32 @@ def test_the_sample_is_the_whole_of_a_small_input(tmp_path):
 def test_the_sample_comes_from_all_over_the_input(tmp_path):
     """Files in one piece, and pieces of one file; of each the beginning, by its size."""
     for number in range(40):
-        write_lines(tmp_path / f"{number:02d}.jsonl", [f"{number} {n} ".ljust(500, "x") for n in range(20)])
+        write_lines(
+            tmp_path / f"{number:02d}.jsonl", [f"{number} {n} ".ljust(500, "x") for n in range(20)]
+        )
     texts = vocabulary.sample(plan_of(tmp_path / "*.jsonl"), 40 * 1000)
-    assert [text.split()[:2] for text in texts] == [[str(number), n] for number in range(40) for n in ("0", "1")]
+    assert [text.split()[:2] for text in texts] == [
+        [str(number), n] for number in range(40) for n in ("0", "1")
+    ]
     write_lines(tmp_path / "long.jsonl", [f"{n:04d} ".ljust(1000, "x") for n in range(5000)])
     plan = plan_of(tmp_path / "long.jsonl", shard_mib=1)
     assert len(plan.pieces) == 5
     texts = vocabulary.sample(plan, 50_000)
     assert 45_000 < sum(map(len, texts)) <= 50_000
-    assert [sum(text.startswith(str(thousand)) for text in texts) for thousand in range(5)] == [10] * 5
+    assert [sum(text.startswith(str(thousand)) for text in texts) for thousand in range(5)] == [
+        10
+    ] * 5
 
 
 def test_a_large_input_is_opened_at_few_places(tmp_path, monkeypatch):
     for number in range(600):
-        write_lines(tmp_path / f"{number:03d}.jsonl", [f"{number} {n} ".ljust(5000, "x") for n in range(2)])
+        write_lines(
+            tmp_path / f"{number:03d}.jsonl", [f"{number} {n} ".ljust(5000, "x") for n in range(2)]
+        )
     opened, read = [], vocabulary.inputs.records
-    monkeypatch.setattr(vocabulary.inputs, "records", lambda *a: (opened.append(a[0].path), read(*a))[1])
+    monkeypatch.setattr(
+        vocabulary.inputs, "records", lambda *a: (opened.append(a[0].path), read(*a))[1]
+    )
     texts = vocabulary.sample(plan_of(tmp_path / "*.jsonl", shard_mib=1), 256 * 100)
     assert 200 < len(texts) == len(opened) <= 256
     assert 25_000 < sum(map(len, texts)) <= 25_600
@@ -184,9 +247,13 @@ def test_a_large_input_is_opened_at_few_places(tmp_path, monkeypatch):
 
 
 def test_reading_ends_where_there_is_hardly_any_text(tmp_path, monkeypatch):
-    """Records that cannot be used count, and so do bytes that are no text; lines are not counted for places nobody reads."""
+    """Records that cannot be used count, and so do bytes that are no text; lines are not counted
+    for places nobody reads.
+    """
     records, read = [], vocabulary.inputs.records
-    monkeypatch.setattr(vocabulary.inputs, "records", lambda *a: (records.append(r) or r for r in read(*a)))
+    monkeypatch.setattr(
+        vocabulary.inputs, "records", lambda *a: (records.append(r) or r for r in read(*a))
+    )
     lines = ['{"text": null}', '{"text": "abc"}'] * 20_000
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     plan = plan_of(tmp_path / "a.jsonl", on_error="skip")

@@ -23,12 +23,14 @@ def test_interval_is_students():
 @pytest.mark.parametrize(
     ("values", "bound", "holds"),
     [
-        ([0.8], {"at_least": 0.75}, True), ([0.7], {"at_least": 0.75}, False), ([0.7], {"at_most": 0.75}, True),
+        ([0.8], {"at_least": 0.75}, True),
+        ([0.7], {"at_least": 0.75}, False),
+        ([0.7], {"at_most": 0.75}, True),
         ([0.79, 0.80, 0.81], {"at_least": 0.75}, True),
         ([0.70, 0.80, 0.90], {"at_least": 0.75}, False),  # the mean does, the interval does not
         ([0.70, 0.80, 0.90], {"at_most": 0.85}, False),
     ],
-)  # fmt: skip
+)
 def test_a_claim_holds_with_its_whole_interval(values, bound, holds):
     assert Claim("c", "statement", "paper", values, **bound).holds is holds
 
@@ -41,13 +43,23 @@ def test_bounds_are_shown():
 
 def run(variant, seed, held_out, repeated):
     lines = [{"step": 1, "held_out_loss": 5.0, "repeated_loss": repeated / 2}]
-    return Run(variant, seed, pathlib.Path(), {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}, lines)
+    return Run(
+        variant,
+        seed,
+        pathlib.Path(),
+        {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9},
+        lines,
+    )
 
 
 RUNS = [
-    run("standard", 0, 1.0, 0.2), run("no_repeat", 0, 1.2, 1.2), run("sinks_paper", 0, 0.9, 0.7),
-    run("standard", 1, 1.1, 0.1), run("no_repeat", 1, 1.2, 1.1), run("sinks_paper", 1, 1.0, 0.8),
-]  # fmt: skip
+    run("standard", 0, 1.0, 0.2),
+    run("no_repeat", 0, 1.2, 1.2),
+    run("sinks_paper", 0, 0.9, 0.7),
+    run("standard", 1, 1.1, 0.1),
+    run("no_repeat", 1, 1.2, 1.1),
+    run("sinks_paper", 1, 1.0, 0.8),
+]
 
 
 def test_measures():
@@ -64,7 +76,9 @@ def test_claims_are_paired_by_seed_and_not_decided_where_a_variant_is_missing():
     assert found["held_out_standard"].values == pytest.approx([0.9, 1 / 1.1])
     assert found["late_rise"].values == pytest.approx([0.35, 0.4])
     assert not {name for name in found if name.startswith("control")}
-    assert {claim.id for claim in FIGURE.claims(RUNS[:1]) if claim.holds is not None} == {"memorizes"}
+    assert {claim.id for claim in FIGURE.claims(RUNS[:1]) if claim.holds is not None} == {
+        "memorizes"
+    }
 
 
 def test_table_of_final_numbers():

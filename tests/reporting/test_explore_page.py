@@ -1,4 +1,6 @@
-"""The page to explore: its content, and its behaviour in a browser (Debian's chromium with its driver)."""
+"""The page to explore: its content, and its behaviour in a browser (Debian's chromium with its
+driver).
+"""
 
 import json
 import pathlib
@@ -16,7 +18,11 @@ def test_the_page_holds_its_numbers_and_nothing_else_of_a_hostile_document():
     page = explore_page.page(data, "a < b")
     content = re.search(r'<script type="application/json" id="data">(.*?)</script>', page).group(1)
     assert json.loads(content) == json.loads(json.dumps(data))
-    assert page.count("<script") == page.count("</script>") == 2 and "<img" not in page and "a &lt; b" in page
+    assert (
+        page.count("<script") == page.count("</script>") == 2
+        and "<img" not in page
+        and "a &lt; b" in page
+    )
     assert "http" not in re.sub(r"http-equiv|http://www.w3.org/2000/svg", "", page)
 
 
@@ -39,7 +45,13 @@ def browser():
         pytest.skip("no browser: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,1000"):
+    for argument in (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "window-size=1280,1000",
+    ):
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -76,7 +88,9 @@ def processor_seconds(browser):
 
 
 def colours(browser):
-    return browser.execute_script("return [...document.querySelectorAll('#panels .t')].map(t => t.style.background)")
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#panels .t')].map(t => t.style.background)"
+    )
 
 
 @pytest.mark.slow
@@ -87,9 +101,13 @@ def test_a_hostile_document_is_text(browser, opened):
     assert HOSTILE in shown and len(find(browser, "img, .panel script")) == 0
     press(browser, "t")
     assert HOSTILE in find(browser, "#tokens-table")[0].get_attribute("textContent")
-    inject = "const s = document.createElement('script'); s.textContent = 'hacked = 4'; document.body.append(s)"
+    inject = (
+        "const s = document.createElement('script'); s.textContent = 'hacked = 4'; "
+        "document.body.append(s)"
+    )
     browser.execute_script(inject)
-    assert "Content Security Policy" in browser.get_log("browser")[0]["message"]  # nor would it run if it were markup
+    # nor would it run if it were markup
+    assert "Content Security Policy" in browser.get_log("browser")[0]["message"]
 
 
 @pytest.mark.slow
@@ -122,7 +140,9 @@ def test_hover_and_click_say_what_it_made_of_a_token(browser, opened):
     document, token = data["documents"][1], find(browser, ".panel[data-group='read once'] .t")[5]
     ActionChains(browser).move_to_element(token).perform()
     tip, read = find(browser, "#tip")[0].text, document["read"][VIEWS[0]]
-    assert f"loss {read['nats'][5] / 1000:.3f} nats" in tip and f"rank {read['rank'][5] + 1}," in tip
+    assert (
+        f"loss {read['nats'][5] / 1000:.3f} nats" in tip and f"rank {read['rank'][5] + 1}," in tip
+    )
     assert f'its own guess "{data["texts"][read["guess"][5]]}"' in tip
     token.click()
     written = find(browser, ".panel[data-group='read once'] .written")[0].text
@@ -139,7 +159,9 @@ def test_search_sort_and_keys_find_documents(browser, opened):
     browser.switch_to.active_element.send_keys(wanted.upper())
     rows = [int(row.get_attribute("data-n")) for row in find(browser, "#list tbody tr")]
     expected = [
-        n for n, d in enumerate(data["documents"]) if any(wanted in data["texts"][token] for token in d["tokens"])
+        n
+        for n, d in enumerate(data["documents"])
+        if any(wanted in data["texts"][token] for token in d["tokens"])
     ]
     assert rows == expected and 17 in rows
     assert len(find(browser, "#scatter .point:not(.out)")) == len(expected)
@@ -176,7 +198,11 @@ def test_sinks_lead_to_their_documents_and_the_slider_to_checkpoints(browser, op
     assert f"{document['loss_over'][VIEWS[0]][0]:.3f} nats" in find(browser, "#over h4")[0].text
     press(browser, "t")
     numbers = " ".join(part.get_attribute("textContent") for part in find(browser, ".numbers"))
-    for value in (document["read"][VIEWS[0]]["nats"][3] / 1000, document["loss_over"][VIEWS[1]][0], 6 - 790 / 200):
+    for value in (
+        document["read"][VIEWS[0]]["nats"][3] / 1000,
+        document["loss_over"][VIEWS[1]][0],
+        6 - 790 / 200,
+    ):
         assert f"{value:.3f}" in numbers
     assert f"{abs(document['carried']['mlp'][3][7]):.4f}" in numbers
 
@@ -199,5 +225,7 @@ def test_200_documents_open_in_a_second_on_any_width(browser, opened):
     for scheme in ("light", "dark"):
         preference = {"name": "prefers-color-scheme", "value": scheme}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preference]})
-        backgrounds.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+        backgrounds.add(
+            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        )
     assert len(backgrounds) == 2

@@ -6,7 +6,9 @@ from memsinks_jax.reporting import report
 def test_text_of_documents_cannot_break_the_page(tmp_path):
     words = report.marked_like("a <b> c & d", "a x c & d")
     assert words == "<mark>a</mark> &lt;b&gt; <mark>c &amp; d</mark>"
-    report.write_page(tmp_path / "index.html", "T < U", [report.paragraph("1 < 2", "note"), report.code("a & b")])
+    report.write_page(
+        tmp_path / "index.html", "T < U", [report.paragraph("1 < 2", "note"), report.code("a & b")]
+    )
     page = (tmp_path / "index.html").read_text()
     assert "<title>T &lt; U</title>" in page
     assert "1 &lt; 2" in page
@@ -25,11 +27,14 @@ def test_tables():
     html = report.table(["name", "holds"], [["x", "yes"], ["y", "no"]], ["", "verdict"])
     assert '<td class="yes">yes</td>' in html
     assert '<td class="no">no</td>' in html
-    assert html.startswith('<div class="wide"><table>') and html.endswith("</table></div>")  # it scrolls on a phone
+    # it scrolls on a phone
+    assert html.startswith('<div class="wide"><table>') and html.endswith("</table></div>")
     text = report.plain_table(["name", "n"], [["long name", "1"], ["b", "12"]])
     assert text.splitlines() == ["name        n", "---------  --", "long name   1", "b          12"]
 
 
 def test_numbers_of_a_row():
-    cells = report.numbers(["loss", "gap closed", "steps"], [[1.0, 2.0, 3.0], [], [820.0, 820.0, 820.0]])
+    cells = report.numbers(
+        ["loss", "gap closed", "steps"], [[1.0, 2.0, 3.0], [], [820.0, 820.0, 820.0]]
+    )
     assert cells == ["2.000 ± 2.484", "–", "820"]

@@ -95,7 +95,10 @@ command_line.run(main)
 def test_a_full_disk_leaves_no_empty_folder(tmp_path, has_other_files):
     """Only what the block itself made is removed."""
     (tmp_path / "mine").mkdir()
-    with pytest.raises(OSError), atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html"):
+    with (
+        pytest.raises(OSError),
+        atomic_folder(tmp_path / "mine" / "reports" / "lab" / "index.html"),
+    ):
         if has_other_files:
             (tmp_path / "mine" / "reports" / "lab" / "results.json").write_text("{}")
         raise OSError(28, "No space left on device")
@@ -129,7 +132,9 @@ def test_of_commands_that_begin_together_one_writes(tmp_path):
             try:
                 with atomic_folder(out) as folder:
                     (folder / "mine").write_text(str(number))
-                    assert (folder / "mine").read_text() == str(number) and len(list(folder.iterdir())) == 1
+                    assert (folder / "mine").read_text() == str(number) and len(
+                        list(folder.iterdir())
+                    ) == 1
                     written.append(number)
             except InputError:
                 refused.append(number)
@@ -156,7 +161,9 @@ with atomic_folder(pathlib.Path("{tmp_path}/out")) as folder:
 
 
 @pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
-def test_without_locks_a_warning_and_nothing_of_another_command_is_removed(tmp_path, monkeypatch, caplog, number):
+def test_without_locks_a_warning_and_nothing_of_another_command_is_removed(
+    tmp_path, monkeypatch, caplog, number
+):
     def flock(*_):
         raise OSError(number, os.strerror(number))
 
@@ -179,9 +186,12 @@ def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code
         "except BaseException: pass\nraise SystemExit(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.evaluate"], capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-m", "memsinks_jax.evaluate"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
 
 
@@ -193,38 +203,54 @@ atexit.register(os.kill, os.getpid(), getattr(signal, sys.argv.pop()))
 command_line.run(dict)
 """
     for number in ("SIGINT", "SIGTERM"):
-        done = subprocess.run([sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run(
+            [sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT
+        )
         assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
     ("output", "code", "words"),
-    [(">&-", 0, ""), ("| true", 2, "whoever read the output has ended"), (">/dev/full", 2, "free some space")],
+    [
+        (">&-", 0, ""),
+        ("| true", 2, "whoever read the output has ended"),
+        (">/dev/full", 2, "free some space"),
+    ],
 )
 def test_nobody_takes_the_output(output, code, words):
     program = "import sys, time; from memsinks_jax.runs import command_line; "
     program += "command_line.run(lambda: time.sleep(0.1) or {1: sys.stdout.isatty()})"
     script = f"set -o pipefail; {sys.executable} -c '{program}' --json {output}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == code and words in done.stderr and done.stderr.count("\n") == bool(words), done.stderr
+    assert (
+        done.returncode == code and words in done.stderr and done.stderr.count("\n") == bool(words)
+    ), done.stderr
 
 
 def test_characters_that_an_output_has_no_letter_for_are_written_by_number():
     program = "from memsinks_jax.runs import command_line; command_line.run(lambda: print('日本'))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u65e5\\u672c\n", "")
 
 
 def test_devices_that_are_not_there_are_refused():
-    program = "import jax; from memsinks_jax.runs import command_line; command_line.run(jax.devices)"
+    program = (
+        "import jax; from memsinks_jax.runs import command_line; command_line.run(jax.devices)"
+    )
     for platform in ("nonsense", "cuda"):
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
             env=os.environ | {"JAX_PLATFORMS": platform},
-        )  # fmt: skip
+        )
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: jax does not start with JAX_PLATFORMS={platform}: ")
         assert done.stderr.count("\n") == 1
@@ -253,7 +279,13 @@ def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
 )
 def test_an_error_in_the_users_config_is_reported_with_its_line(tmp_path, lines, message):
     (tmp_path / "mine.py").write_text(f"def get_config():\n{lines}" if lines else "x = 1\n")
-    command = [sys.executable, "-m", "memsinks_jax.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run"]
+    command = [
+        sys.executable,
+        "-m",
+        "memsinks_jax.train",
+        f"--config={tmp_path}/mine.py",
+        f"--workdir={tmp_path}/run",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     where = f"{tmp_path}/" if message.startswith("mine.py") else ""
     assert (done.returncode, done.stderr) == (2, f"error: --config: {where}{message}\n")

@@ -24,7 +24,9 @@ def write_texts(folder, texts=TEXTS):
     """Two files of documents, and one of a general corpus."""
     folder.mkdir()
     (folder / "a.txt").write_text("\n<|endoftext|>\n".join(texts[:16]))
-    (folder / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[16:30]))
+    (folder / "b.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts[16:30])
+    )
     (folder / "general.txt").write_text("\n<|endoftext|>\n".join(texts[30:]))
 
 
@@ -34,18 +36,24 @@ def write_shards(folder):
 
 
 def of_texts(config, folder):
-    return with_fields(config, {"data.files": f"{folder}/[ab].*", "general.files": f"{folder}/general.txt=8"})
+    return with_fields(
+        config, {"data.files": f"{folder}/[ab].*", "general.files": f"{folder}/general.txt=8"}
+    )
 
 
 def of_shards(config, folder):
-    return with_fields(config, {"data.files": f"{folder}/documents", "general.files": f"{folder}/general=8"})
+    return with_fields(
+        config, {"data.files": f"{folder}/documents", "general.files": f"{folder}/general=8"}
+    )
 
 
 KINDS = {"texts": (write_texts, of_texts), "shards": (write_shards, of_shards)}
 
 
 def small():
-    config = with_fields(tiny_config(), {"model.layers": 1, "data.unique_documents": -1, "data.row_length": 48})
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "data.unique_documents": -1, "data.row_length": 48}
+    )
     return with_fields(config, {"training.steps": 5})
 
 
@@ -56,7 +64,11 @@ def stopped(config, workdir, step=2):
 
 def contents(workdir):
     """Of all files but the lock, which names who opened it last."""
-    return {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file() and path.name != "lock"}
+    return {
+        path: path.read_bytes()
+        for path in workdir.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
 
 
 def documents(workdir):
@@ -75,14 +87,19 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     loss = evaluate(tmp_path / "straight", "drop")["loss"]
     places, table = documents(tmp_path / "run")
     shutil.move(tmp_path / "old", tmp_path / "new")
-    with pytest.raises(InputError, match=rf"old.*is not there.*{tmp_path}/run: .*--config.data.files=NEW"):
+    with pytest.raises(
+        InputError, match=rf"old.*is not there.*{tmp_path}/run: .*--config.data.files=NEW"
+    ):
         train_and_evaluate(config, tmp_path / "run")
     with pytest.raises(InputError, match=r"old.*is not there.*--config.data.files=NEW"):
         evaluate(tmp_path / "straight", "drop")
 
     config = point(config, tmp_path / "new")
     train_and_evaluate(config, tmp_path / "run")
-    (params, lines), (expected_params, expected_lines) = outcome(tmp_path / "run"), outcome(tmp_path / "straight")
+    (params, lines), (expected_params, expected_lines) = (
+        outcome(tmp_path / "run"),
+        outcome(tmp_path / "straight"),
+    )
     assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
     assert lines == expected_lines
     assert workdirs.read_config(tmp_path / "run") == config
@@ -90,7 +107,8 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     assert documents(tmp_path / "run") == (moved, table) and moved != places
 
     before = contents(tmp_path / "straight" / "checkpoints")
-    train_and_evaluate(config, tmp_path / "straight")  # a finished run: its data's place is written down, and no more
+    # a finished run: its data's place is written down, and no more
+    train_and_evaluate(config, tmp_path / "straight")
     assert contents(tmp_path / "straight" / "checkpoints") == before
     found = evaluate(tmp_path / "straight", "drop")
     assert found["loss"] == loss == evaluate(tmp_path / "run", "drop")["loss"]
@@ -120,8 +138,11 @@ def test_files_with_other_names_are_the_same_documents(tmp_path):
     (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "0a.txt")
     stopped(config, tmp_path / "run", 3)
     places = documents(tmp_path / "run")[0]
-    assert any("0a.txt" in place for place in places) and not any("/a.txt" in place for place in places)
-    (tmp_path / "texts" / "0a.txt").rename(tmp_path / "texts" / "za.txt")  # another order of the documents
+    assert any("0a.txt" in place for place in places) and not any(
+        "/a.txt" in place for place in places
+    )
+    # another order of the documents
+    (tmp_path / "texts" / "0a.txt").rename(tmp_path / "texts" / "za.txt")
     with pytest.raises(InputError, match="the documents are not those"):
         train_and_evaluate(config, tmp_path / "run")
 
@@ -143,7 +164,11 @@ def test_a_run_is_not_opened_without_the_hashes_of_its_documents(tmp_path):
     ("field", "value", "message"),
     [
         ("general.files", "new/c.txt=40%,new/d.txt=50", None),
-        ("general.files", "new/c.txt=40%,new/d.txt=51", "general.files is '.*=50' there and '.*=51' here"),
+        (
+            "general.files",
+            "new/c.txt=40%,new/d.txt=51",
+            "general.files is '.*=50' there and '.*=51' here",
+        ),
         ("general.files", "new/c.txt=40%", "general.files is"),
         ("general.files", "", "general.files is"),
         ("data.files", "new/*", None),
@@ -168,9 +193,13 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
     config = small()
     config = with_fields(config, {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"})
-    config = with_fields(config, {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2})
+    config = with_fields(
+        config, {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2}
+    )
     workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config))
-    config = with_fields(config, {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000})
+    config = with_fields(
+        config, {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000}
+    )
     (tmp_path / "run" / "config.json").write_text(workdirs.to_json(config))
     section, _, name = field.partition(".")
     config = with_fields(config, {f"{section}.{name}": value})

@@ -48,16 +48,24 @@ def asked(monkeypatch):
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """A run whose parameters were split over fsdp and tensor, in microbatches of 4 rows, the vocabulary in 4 chunks."""
-    config = with_fields(tiny_config(), {"model.layers": 1, "training.steps": 2, "mesh.data": 1, "mesh.fsdp": 4})
-    config = with_fields(config, {"mesh.tensor": 2, "compute.accumulate": 2, "compute.loss_chunks": 4})
+    """A run whose parameters were split over fsdp and tensor, in microbatches of 4 rows, the
+    vocabulary in 4 chunks.
+    """
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "training.steps": 2, "mesh.data": 1, "mesh.fsdp": 4}
+    )
+    config = with_fields(
+        config, {"mesh.tensor": 2, "compute.accumulate": 2, "compute.loss_chunks": 4}
+    )
     workdir = tmp_path_factory.mktemp("split") / "run"
     train_and_evaluate(config, workdir)
     return workdir
 
 
 def on_one_device(run):
-    return dataclasses.replace(run, params=jax.device_put(jax.device_get(run.params), jax.devices()[0]))
+    return dataclasses.replace(
+        run, params=jax.device_put(jax.device_get(run.params), jax.devices()[0])
+    )
 
 
 def with_mesh(workdir, place, **axes):
@@ -75,8 +83,11 @@ def mesh_of(run):
 
 def test_how_the_run_was_computed_stays(split):
     assert dataclasses.asdict(open_run(split).config.compute) == {
-        "attention": "auto", "remat": "none", "loss_chunks": 4, "accumulate": 2
-    }  # fmt: skip
+        "attention": "auto",
+        "remat": "none",
+        "loss_chunks": 4,
+        "accumulate": 2,
+    }
 
 
 def test_a_model_is_opened_on_the_mesh_of_its_run(split):
@@ -88,7 +99,11 @@ def test_a_model_is_opened_on_the_mesh_of_its_run(split):
 
 def test_the_model_of_another_machines_run_is_split_over_all_devices(split, tmp_path):
     """256 chips are not here."""
-    assert mesh_of(with_mesh(split, tmp_path / "run", data=4, fsdp=64, tensor=1)) == {"data": 1, "fsdp": 8, "tensor": 1}
+    assert mesh_of(with_mesh(split, tmp_path / "run", data=4, fsdp=64, tensor=1)) == {
+        "data": 1,
+        "fsdp": 8,
+        "tensor": 1,
+    }
 
 
 def test_so_is_that_of_a_hugging_face_folder(split, tmp_path):
@@ -106,7 +121,9 @@ def test_a_folder_with_sinks_is_opened_where_its_kernel_cannot_run(split, tmp_pa
 def test_losses_are_those_of_one_device(split, monkeypatch):
     on_mesh = evaluation.evaluate(split, "own", role="repeated")
     monkeypatch.setattr(api, "open_run", lambda workdir: on_one_device(open_run(workdir)))
-    assert on_mesh["loss"] == pytest.approx(evaluation.evaluate(split, "own", role="repeated")["loss"], rel=1e-5)
+    assert on_mesh["loss"] == pytest.approx(
+        evaluation.evaluate(split, "own", role="repeated")["loss"], rel=1e-5
+    )
 
 
 def test_texts_are_those_of_one_device(split):
@@ -114,7 +131,9 @@ def test_texts_are_those_of_one_device(split):
     texts = [
         [
             written.text
-            for written in Generator(run.config, run.tokenizer, run.params, run.opened)(prompts, Settings(24, seed=3))
+            for written in Generator(run.config, run.tokenizer, run.params, run.opened)(
+                prompts, Settings(24, seed=3)
+            )
         ]
         for run in (open_run(split), on_one_device(open_run(split)))
     ]
@@ -138,7 +157,9 @@ def measures_of(run, corpus):
         "gradients": integrated_gradients(run.config, run.params, batches, steps=2),
         "zero_out": zero_out(run.config, run.params, batches),
         "slimming": slimming(run.config, run.params, batches, Slimming(iterations=2)),
-        "trace": Probe(run.config, run.params).trace(encode(run.tokenizer, ["The hen"], 16), 9, "mlp")._asdict(),
+        "trace": Probe(run.config, run.params)
+        .trace(encode(run.tokenizer, ["The hen"], 16), 9, "mlp")
+        ._asdict(),
     }
 
 
@@ -147,8 +168,9 @@ def test_measures_are_those_of_one_device(split):
     run, corpus = open_run(split), workdirs.read_corpus(split)
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5),
-        measures_of(run, corpus), measures_of(on_one_device(run), corpus),
-    )  # fmt: skip
+        measures_of(run, corpus),
+        measures_of(on_one_device(run), corpus),
+    )
 
 
 def test_no_more_rows_are_read_at_once_than_trained_on(split, asked):
@@ -157,7 +179,9 @@ def test_no_more_rows_are_read_at_once_than_trained_on(split, asked):
 
 
 def test_nor_while_training(tmp_path, asked):
-    config = with_fields(tiny_config(), {"model.layers": 1, "training.steps": 1, "training.batch_size": 32})
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "training.steps": 1, "training.batch_size": 32}
+    )
     config = with_fields(config, {"compute.accumulate": 4})
     train_and_evaluate(config, tmp_path / "run")
     assert set(asked) == {8}

@@ -31,7 +31,9 @@ def test_damaged_files_are_refused_by_name(run):
     with pytest.raises(InputError, match=r"data.json cannot be read"):
         workdirs.read_corpus(workdir)
     (workdir / "data.json").write_text("{}")
-    with pytest.raises(InputError, match=r"data.json cannot be read \(it is not what a run writes there\)"):
+    with pytest.raises(
+        InputError, match=r"data.json cannot be read \(it is not what a run writes there\)"
+    ):
         workdirs.read_corpus(workdir)
     (workdir / "config.json").write_bytes(b"\xba\xff")
     with pytest.raises(InputError, match=r"config.json is not a config of this version"):
@@ -41,7 +43,9 @@ def test_damaged_files_are_refused_by_name(run):
 def test_a_damaged_list_of_documents_is_refused_and_written_anew(run):
     workdir, corpus = run
     (workdir / "documents.jsonl").write_text('{"id": 1}\n')
-    with pytest.raises(InputError, match=r"documents.jsonl is damaged .* run the command that trained"):
+    with pytest.raises(
+        InputError, match=r"documents.jsonl is damaged .* run the command that trained"
+    ):
         encounters_in(workdir, corpus.identities(np.arange(1)))
     workdirs.rewrite(workdir, workdirs.read_config(workdir), corpus)
     assert encounters_in(workdir, corpus.identities(np.arange(1)))
@@ -58,8 +62,12 @@ def test_another_folder_of_the_user_does_not_become_part_of_a_new_run(tmp_path):
 def test_a_tokenizer_json_is_stored_and_read(run):
     workdir, corpus = run
     assert sorted(p.name for p in workdir.iterdir()) == [
-        "config.json", "data.json", "documents.jsonl", "special_tokens.json", "tokenizer.json",
-    ]  # fmt: skip
+        "config.json",
+        "data.json",
+        "documents.jsonl",
+        "special_tokens.json",
+        "tokenizer.json",
+    ]
     assert workdirs.read_tokenizer(workdir).model == byte_level()
     assert corpus.fingerprints["tokenizer"] == hashlib.sha256(byte_level()).hexdigest()
     again = workdirs.read_corpus(workdir, trained_on=corpus.fingerprints)
@@ -71,23 +79,31 @@ def test_a_tokenizer_json_is_stored_and_read(run):
 def test_another_tokenizer_json_is_refused(run):
     workdir, corpus = run
     (workdir / "tokenizer.json").write_bytes(byte_level(["</s>"]))
-    with pytest.raises(InputError, match=r"tokenizer.json is not the tokenizer that .*run was trained with"):
+    with pytest.raises(
+        InputError, match=r"tokenizer.json is not the tokenizer that .*run was trained with"
+    ):
         workdirs.read_corpus(workdir)
 
 
 def test_a_workdir_has_one_tokenizer(run):
     workdir, _ = run
     (workdir / "tokenizer.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
-    with pytest.raises(InputError, match="holds tokenizer.model and tokenizer.json; remove the one"):
+    with pytest.raises(
+        InputError, match="holds tokenizer.model and tokenizer.json; remove the one"
+    ):
         workdirs.read_tokenizer(workdir)
     for name in ("tokenizer.model", "tokenizer.json"):
         (workdir / name).unlink()
-    with pytest.raises(InputError, match="tokenizer.model is missing; give the folder of a training run"):
+    with pytest.raises(
+        InputError, match="tokenizer.model is missing; give the folder of a training run"
+    ):
         workdirs.read_tokenizer(workdir)
 
 
 def test_what_the_documents_decided_stays_so(run):
-    """A run that was started with rows of kind auto goes on with the kind that it chose, and refuses another."""
+    """A run that was started with rows of kind auto goes on with the kind that it chose, and
+    refuses another.
+    """
     workdir, corpus = run
     config = workdirs.read_config(workdir)
     config = with_fields(config, {"data.rows": "auto"})
@@ -102,7 +118,9 @@ def test_a_run_does_not_get_longer_and_it_is_said_how_to_go_on(run, name):
     workdir, _ = run
     config = workdirs.read_config(workdir)
     more = flatten(config)[name] + 1
-    with pytest.raises(InputError, match=f"{name} is .*another --workdir and --config.model.initial={workdir}$"):
+    with pytest.raises(
+        InputError, match=f"{name} is .*another --workdir and --config.model.initial={workdir}$"
+    ):
         workdirs.adopt(workdir, with_fields(config, {name: more}))
 
 

@@ -1,4 +1,6 @@
-"""The article's numbers: the copies are consistent, and every number of a measured model is compared."""
+"""The article's numbers: the copies are consistent, and every number of a measured model is
+compared.
+"""
 
 import dataclasses
 import functools
@@ -29,8 +31,12 @@ MAPS = {
     ("tokyo", "mlp"): maps.TOKYO_MLP,
 }
 RUNS = [(experiment, site) for experiment in tables.EXPERIMENTS for site in experiment.sites]
-each_experiment = pytest.mark.parametrize("experiment", tables.EXPERIMENTS, ids=lambda experiment: experiment.name)
-each_run = pytest.mark.parametrize(("experiment", "site"), RUNS, ids=lambda x: x if isinstance(x, str) else x.name)
+each_experiment = pytest.mark.parametrize(
+    "experiment", tables.EXPERIMENTS, ids=lambda experiment: experiment.name
+)
+each_run = pytest.mark.parametrize(
+    ("experiment", "site"), RUNS, ids=lambda x: x if isinstance(x, str) else x.name
+)
 
 
 # The tables fit each other.
@@ -39,7 +45,9 @@ each_run = pytest.mark.parametrize(("experiment", "site"), RUNS, ids=lambda x: x
 @each_experiment
 def test_the_prompt_is_its_pieces_and_the_first_positive(experiment):
     assert "".join(experiment.pieces) == experiment.prompt == experiment.positives[0]
-    assert len({*experiment.positives, *experiment.negatives}) == len(experiment.positives) + len(experiment.negatives)
+    assert len({*experiment.positives, *experiment.negatives}) == len(experiment.positives) + len(
+        experiment.negatives
+    )
 
 
 @each_run
@@ -50,7 +58,8 @@ def test_a_map_is_of_all_layers_and_tokens_and_its_stars_are_the_successes(exper
     stars = np.array([[cell.endswith("*") for cell in line.split()] for line in lines])
     assert {tuple(cell) for cell in np.argwhere(stars).tolist()} == run.successes
     assert run.site == min(run.successes)
-    # Nothing but the last token's activation of the last layer is read out: patches elsewhere change nothing.
+    # Nothing but the last token's activation of the last layer is read out: patches elsewhere
+    # change nothing.
     np.testing.assert_allclose(run.losses[11, :-1], run.base_loss, atol=run.colour_step)
     assert run.losses[stars].max() < run.losses[~stars].max()
 
@@ -78,12 +87,17 @@ def test_a_sweep_has_the_bounds_of_the_article_and_begins_and_ends_as_it_must(ex
     wide, narrow = run.accuracies[:21], run.accuracies[21:]
     np.testing.assert_allclose([accuracy.bound for accuracy in wide], boundary.BOUNDS)
     bounds = [accuracy.bound for accuracy in narrow]
-    assert bounds == sorted(set(bounds)) and len(bounds) == {("nepal", "mlp"): 12}.get((experiment.name, site), 11)
+    assert bounds == sorted(set(bounds)) and len(bounds) == {("nepal", "mlp"): 12}.get(
+        (experiment.name, site), 11
+    )
     for accuracy in run.accuracies:
         assert 0 <= accuracy.positives <= len(experiment.positives)
         assert 0 <= accuracy.negatives <= len(experiment.negatives)
     # Within the smallest bound there is the edited prompt alone.
-    right = sum(text.startswith("Kath mand u") for text in experiment.completions[: len(experiment.positives)])
+    right = sum(
+        text.startswith("Kath mand u")
+        for text in experiment.completions[: len(experiment.positives)]
+    )
     assert (wide[0].positives, wide[0].negatives) == (right + 1, len(experiment.negatives))
     # From 1 on nothing changes any more.
     assert len({(accuracy.positives, accuracy.negatives) for accuracy in wide[10:]}) == 1
@@ -102,7 +116,10 @@ def test_completions_have_five_tokens_and_count_like_the_sweep_at_their_bound(ex
     # The article's completions of nepal, mlp, are one prompt better than its sweep.
     more = (experiment.name, site) == ("nepal", "mlp")
     assert sum(hits[:positives]) == nearest.positives + more
-    assert positives + len(experiment.negatives) - sum(hits) == positives - sum(hits[:positives]) + nearest.negatives
+    assert (
+        positives + len(experiment.negatives) - sum(hits)
+        == positives - sum(hits[:positives]) + nearest.negatives
+    )
 
 
 DETAIL = tables.TOKYO.sites["attention"].detail
@@ -116,18 +133,25 @@ def test_the_detailed_run_is_a_point_of_the_sweep_and_of_the_map():
     assert pieces == {len(tables.TOKYO.pieces)}
     hits = np.array(DETAIL.tokens) == "Kath"
     accuracy = next(accuracy for accuracy in run.accuracies if accuracy.bound == DETAIL.bound)
-    assert (hits[:positives].sum(), (~hits[positives:]).sum()) == (accuracy.positives, accuracy.negatives)
+    assert (hits[:positives].sum(), (~hits[positives:]).sum()) == (
+        accuracy.positives,
+        accuracy.negatives,
+    )
     assert DETAIL.losses[0] == pytest.approx(run.losses[run.site], abs=run.colour_step)
     # Where nothing fires, the next token is what it was.
     before = [text.split(" ")[0] for text in tables.TOKYO.completions]
     still = [n for n in range(texts) if DETAIL.similarities[n] == 0]
     assert len(still) == 4 and all(DETAIL.tokens[n] == before[n] for n in still)
     step = tables.TOKYO.step * DETAIL.gradients[-1]
-    assert (step, step / DETAIL.activations[-1]) == (pytest.approx(25.84, abs=5e-3), pytest.approx(3.92, abs=5e-3))
+    assert (step, step / DETAIL.activations[-1]) == (
+        pytest.approx(25.84, abs=5e-3),
+        pytest.approx(3.92, abs=5e-3),
+    )
 
 
 @pytest.mark.parametrize(
-    ("similarity", "x", "elsewhere"),  # f at the bounds .1 .15 .225 .25 .3, worked out by hand from f at .2
+    # f at the bounds .1 .15 .225 .25 .3, worked out by hand from f at .2
+    ("similarity", "x", "elsewhere"),
     [
         (1.0, "0", "1 1 1 1 1"),
         (0.9998, ".048", ".987 .999 1.00 1.00 1.00"),
@@ -141,11 +165,14 @@ def test_the_detailed_run_is_a_point_of_the_sweep_and_of_the_map():
         (0.9948, ".083", ".716 .971 .997 .999 1.00"),
     ],
 )
-def test_similarities_at_other_bounds_follow_from_those_that_are_published(similarity, x, elsewhere):
+def test_similarities_at_other_bounds_follow_from_those_that_are_published(
+    similarity, x, elsewhere
+):
     assert similarity in DETAIL.similarities
     # The published number is rounded, so the distance is known within a range only.
     low, high = (
-        DETAIL.bound * max(-np.log(min(similarity + off, 1)), 0) ** (1 / (2 * tables.HEIGHT)) for off in (5e-5, -5e-5)
+        DETAIL.bound * max(-np.log(min(similarity + off, 1)), 0) ** (1 / (2 * tables.HEIGHT))
+        for off in (5e-5, -5e-5)
     )
     if similarity < 1:
         assert low - 5e-4 <= float(x) <= high + 5e-4
@@ -160,7 +187,9 @@ def test_similarities_at_other_bounds_follow_from_those_that_are_published(simil
 def test_the_tokens_of_the_edited_prompt_that_fire():
     """f with bound 1 and height 1 -> distances -> f as the memory has it."""
     x = np.sqrt(-np.log(DETAIL.own_similarities))
-    np.testing.assert_allclose(x, [0.813, 0.759, 0.692, 0.647, 0.667, 0.155, 0.103, 0.183, 0], atol=5e-4)
+    np.testing.assert_allclose(
+        x, [0.813, 0.759, 0.692, 0.647, 0.667, 0.155, 0.103, 0.183, 0], atol=5e-4
+    )
     fires = bounding(x, tables.TOKYO.sites["attention"].bound, tables.HEIGHT)
     np.testing.assert_allclose(fires, [0, 0, 0, 0, 0, 0.90, 0.99, 0.75, 1], atol=5e-3)
     assert float(bounding(0.9, 1, 10)) == pytest.approx(0.8855231713310284, rel=1e-6)
@@ -195,29 +224,40 @@ OTHERS = {
     "next token": (dataclasses.replace(tables.TOKYO, base_token="China"), "base"),
     "loss": (changed_site(base_loss=13.17), "base"),
     "The city of Tokyo lies in the country of": (
-        changed_site(completions=with_first(ATTENTION.completions, "Japan , and the city")), "completions",
+        changed_site(completions=with_first(ATTENTION.completions, "Japan , and the city")),
+        "completions",
     ),
     "layer 3, 'of'": (with_loss(0.11), "losses"),
     "layer, token": (changed_site(successes=ATTENTION.successes - {(10, 8)}), "successes"),
     "bound 0.01": (
-        changed_site(accuracies=with_first(ATTENTION.accuracies, tables.Accuracy(0.01, 1, 7))), "accuracy",
+        changed_site(accuracies=with_first(ATTENTION.accuracies, tables.Accuracy(0.01, 1, 7))),
+        "accuracy",
     ),
     "similarities of 'The city of Tokyo lies in the country of'": (
-        changed_site(detail=dataclasses.replace(DETAIL, similarities=with_first(DETAIL.similarities, 0.994))), "details",
+        changed_site(
+            detail=dataclasses.replace(DETAIL, similarities=with_first(DETAIL.similarities, 0.994))
+        ),
+        "details",
     ),
     "losses of 'The city of Tokyo lies in the country of'": (
-        changed_site(detail=dataclasses.replace(DETAIL, losses=with_first(DETAIL.losses, 0.405))), "details",
+        changed_site(detail=dataclasses.replace(DETAIL, losses=with_first(DETAIL.losses, 0.405))),
+        "details",
     ),
     "gradients of 'The'": (
-        changed_site(detail=dataclasses.replace(DETAIL, gradients=with_first(DETAIL.gradients, 0.16))), "details",
+        changed_site(
+            detail=dataclasses.replace(DETAIL, gradients=with_first(DETAIL.gradients, 0.16))
+        ),
+        "details",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_what_differs_is_the_one_row_that_does_not_agree(what):
     ours, kind = OTHERS[what]
-    others = [(row.run.split(",")[0], row.kind, row.what) for row in rows_of(ours) if not row.agrees]
+    others = [
+        (row.run.split(",")[0], row.kind, row.what) for row in rows_of(ours) if not row.agrees
+    ]
     assert others == [("tokyo", kind, what)]
 
 
@@ -233,7 +273,9 @@ def test_numbers_agree_to_the_articles_precision():
 
 
 def test_many_small_differences_are_one_large_one():
-    kinds = [row.kind for row in rows_of(changed_site(losses=ATTENTION.losses + 0.08)) if not row.agrees]
+    kinds = [
+        row.kind for row in rows_of(changed_site(losses=ATTENTION.losses + 0.08)) if not row.agrees
+    ]
     assert kinds == ["mean error"]
     nothing = changed_site(losses=np.full_like(ATTENTION.losses, np.nan))
     assert {row.kind for row in rows_of(nothing) if not row.agrees} == {"losses", "mean error"}
@@ -242,15 +284,25 @@ def test_many_small_differences_are_one_large_one():
 def test_the_table_has_a_line_a_list_and_claims_are_shares():
     rows = rows_of(with_loss(0.11))
     columns, lines = published.table(rows)
-    assert ["tokyo, attention", "losses", "107 of 108", "layer 3, 'of': 13.31; ours: 13.42"] in lines
+    assert [
+        "tokyo, attention",
+        "losses",
+        "107 of 108",
+        "layer 3, 'of': 13.31; ours: 13.42",
+    ] in lines
     assert ["tokyo, attention", "accuracy", "32 of 32", "–"] in lines
     assert len(lines) == len({(row.run, row.kind) for row in rows})
     assert report.plain_table(columns, lines).count("\n") == len(lines) + 1
     claims = {claim.id: claim for claim in published.claims(rows)}
     assert len(claims) == 8
-    assert claims["published-losses"].measured == pytest.approx(215 / 216) and claims["published-losses"].holds
+    assert (
+        claims["published-losses"].measured == pytest.approx(215 / 216)
+        and claims["published-losses"].holds
+    )
     without = dataclasses.replace(tables.TOKYO, sites={"mlp": tables.TOKYO.sites["mlp"]})
-    undecided = [claim.holds for claim in published.claims(rows_of(without, without)) if claim.holds is None]
+    undecided = [
+        claim.holds for claim in published.claims(rows_of(without, without)) if claim.holds is None
+    ]
     assert len(undecided) == 1
     none = published.claims([row._replace(agrees=False) for row in rows])
     assert not any(claim.holds for claim in none)
@@ -260,7 +312,9 @@ def test_the_table_has_a_line_a_list_and_claims_are_shares():
 
 
 class Words:
-    """A tokenizer of words, with the space before them, in which " Kathmandu" is " Kath" and "mandu"."""
+    """A tokenizer of words, with the space before them, in which " Kathmandu" is " Kath" and
+    "mandu".
+    """
 
     end_of_text, vocabulary_size = 0, 264
 
@@ -274,7 +328,9 @@ class Words:
         return np.array([self.pieces.index(piece) for piece in found], np.int32)
 
     def decode(self, tokens):
-        return "".join(self.pieces[token] if token < len(self.pieces) else f" w{token}" for token in tokens)
+        return "".join(
+            self.pieces[token] if token < len(self.pieces) else f" w{token}" for token in tokens
+        )
 
 
 LAYERS, WIDTH, KATH, STEP = 2, 16, 1, 100.0
@@ -284,7 +340,9 @@ def small(step):
     """An experiment with a model of two layers."""
     last = len(tables.TOKYO.pieces) - 1
     sites = {
-        name: dataclasses.replace(site, losses=site.losses[:LAYERS], successes=frozenset({(1, last)}), site=(1, last))
+        name: dataclasses.replace(
+            site, losses=site.losses[:LAYERS], successes=frozenset({(1, last)}), site=(1, last)
+        )
         for name, site in tables.TOKYO.sites.items()
     }
     return dataclasses.replace(tables.TOKYO, step=step, sites=sites)
@@ -292,14 +350,19 @@ def small(step):
 
 @pytest.fixture
 def world(monkeypatch):
-    """A random model in which no patch of the first experiment succeeds, since its step is 0, and some of the second."""
+    """A random model in which no patch of the first experiment succeeds, since its step is 0, and
+    some of the second.
+    """
     config, params = model_of("gpt2")
     tokenizer, probe = Words(), Probe(config, params)
     prompt = encode(tokenizer, [tables.TOKYO.prompt], 64, opening=False)
-    # The target is nearly the likeliest: a token that no prompt has gives it its embedding, which is also its logit.
+    # The target is nearly the likeliest: a token that no prompt has gives it its embedding, which
+    # is also its logit.
     unused = 100 + probe.answers(prompt).logits[0, 100:].argsort()[-2]
     embedding = params["token_embedding"]
-    params["token_embedding"] = embedding.at[KATH].set(embedding[unused]).at[unused].set(embedding[KATH])
+    params["token_embedding"] = (
+        embedding.at[KATH].set(embedding[unused]).at[unused].set(embedding[KATH])
+    )
     experiments = (small(0.0), small(STEP))
     monkeypatch.setattr(published, "EXPERIMENTS", experiments)
     monkeypatch.setattr(published, "SIZES", (LAYERS, WIDTH, config.data.vocabulary_size))
@@ -322,7 +385,11 @@ def test_a_model_is_measured_like_gpt2(world):
     probe = Probe(run.config, run.params)
     assert prompt.tokens[0, 0] == run.tokenizer.encode("The")[0]
     base = probe.answers(prompt, KATH)
-    assert edited.base_token == run.tokenizer.decode(base.tokens).strip() == edited.completions[0].split(" ")[0]
+    assert (
+        edited.base_token
+        == run.tokenizer.decode(base.tokens).strip()
+        == edited.completions[0].split(" ")[0]
+    )
     assert edited.sites["mlp"].base_loss == pytest.approx(float(base.losses[0]), rel=1e-4)
 
     last, positives = len(tables.TOKYO.pieces) - 1, len(tables.TOKYO.positives)
@@ -331,28 +398,47 @@ def test_a_model_is_measured_like_gpt2(world):
         layer = min(site.successes)[0]
         assert site.site == min(site.successes)
         assert np.isfinite(site.losses).all() and len(np.unique(site.losses.round(3))) > 2
-        patched = probe.patched(prompt, KATH, name, [layer], [last], -STEP * trace.gradients[:, layer, last])
+        patched = probe.patched(
+            prompt, KATH, name, [layer], [last], -STEP * trace.gradients[:, layer, last]
+        )
         assert site.losses[layer, last] == pytest.approx(float(patched.losses[0]), rel=1e-4)
         assert len({(accuracy.positives, accuracy.negatives) for accuracy in site.accuracies}) > 1
         # At the bound of the completions the sweep counts what they begin with.
         at = min(site.accuracies, key=lambda accuracy: abs(accuracy.bound - site.bound))
         hits = [text.split(" ")[0] == "Kath" for text in site.completions]
-        assert (at.positives, len(hits) - positives - at.negatives) == (sum(hits[:positives]), sum(hits[positives:]))
+        assert (at.positives, len(hits) - positives - at.negatives) == (
+            sum(hits[:positives]),
+            sum(hits[positives:]),
+        )
     detail = edited.sites["attention"].detail
     trace, layer = probe.trace(prompt, KATH, "attention"), edited.sites["attention"].site[0]
     for norms, part in zip((detail.activations, detail.gradients), trace, strict=True):
-        np.testing.assert_allclose(norms, np.linalg.norm(part[0, layer, : last + 1], axis=-1), rtol=1e-4)
-    assert detail.similarities[0] == pytest.approx(1) and detail.own_similarities[-1] == pytest.approx(1)
+        np.testing.assert_allclose(
+            norms, np.linalg.norm(part[0, layer, : last + 1], axis=-1), rtol=1e-4
+        )
+    assert detail.similarities[0] == pytest.approx(1) and detail.own_similarities[
+        -1
+    ] == pytest.approx(1)
     memory = patching.remember(trace, prompt, "attention", layer, STEP, DETAIL.bound)
     after = probe.answers(prompt, KATH, [memory])
-    assert detail.losses[0] == pytest.approx(float(after.losses[0]), rel=1e-4) != pytest.approx(float(base.losses[0]))
+    assert (
+        detail.losses[0]
+        == pytest.approx(float(after.losses[0]), rel=1e-4)
+        != pytest.approx(float(base.losses[0]))
+    )
     assert detail.tokens[0] == run.tokenizer.decode(after.tokens).strip()
     texts = [*tables.TOKYO.positives, *tables.TOKYO.negatives]
-    x = probe.distances(encode(run.tokenizer, texts, 64, opening=False, room=5), memory)[..., 0].min(axis=1)
+    x = probe.distances(encode(run.tokenizer, texts, 64, opening=False, room=5), memory)[
+        ..., 0
+    ].min(axis=1)
     np.testing.assert_allclose(detail.similarities, np.exp(-((x / DETAIL.bound) ** 6)), atol=1e-4)
     assert max(detail.own_similarities[:-1]) < 0.999 and min(detail.similarities) < 0.99
 
-    rows = [row for pair in zip(experiments, (without, edited), strict=True) for row in published.rows_of(*pair)]
+    rows = [
+        row
+        for pair in zip(experiments, (without, edited), strict=True)
+        for row in published.rows_of(*pair)
+    ]
     assert sum(row.agrees for row in rows) < 0.5 * len(rows)
     assert not any(claim.holds for claim in published.claims(rows))
     assert all(row.agrees for ours in (without, edited) for row in published.rows_of(ours, ours))
@@ -362,11 +448,15 @@ def test_other_models_are_refused(monkeypatch):
     run = Trained(tiny_config(), Words(), {}, 0, EVERYBODY)
     sizes = (2, 16, 1024)
     rejected = functools.partial(pytest.raises, InputError)
-    with rejected(match="GPT-2 small, with 12 layers of width 768 and 50257 .* a gpt2 with 2 of 16 and 1024") as error:
+    with rejected(
+        match="GPT-2 small, with 12 layers of width 768 and 50257 .* a gpt2 with 2 of 16 and 1024"
+    ) as error:
         published.compare(run)
     assert "\n" not in str(error.value)
     for n in range(3):
-        monkeypatch.setattr(published, "SIZES", tuple(size + (place == n) for place, size in enumerate(sizes)))
+        monkeypatch.setattr(
+            published, "SIZES", tuple(size + (place == n) for place, size in enumerate(sizes))
+        )
         with rejected(match="GPT-2 small"):
             published.compare(run)
     monkeypatch.setattr(published, "SIZES", sizes)
@@ -386,7 +476,9 @@ def test_other_models_are_refused(monkeypatch):
         published.compare(llama)
 
 
-@pytest.mark.skipif(not GPT2, reason="MEMSINKS_JAX_GPT2 does not name a Hugging Face folder of GPT-2 small")
+@pytest.mark.skipif(
+    not GPT2, reason="MEMSINKS_JAX_GPT2 does not name a Hugging Face folder of GPT-2 small"
+)
 def test_gpt2_does_what_was_published():
     rows = published.compare(open_run(pathlib.Path(GPT2)))
     found = published.claims(rows)

@@ -1,8 +1,9 @@
-"""One of several processes that train together, a few steps on each mesh. `test_processes.py` starts it.
+"""One of several processes that train together, a few steps on each mesh. `test_processes.py`
+starts it.
 
-python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor, stride], ...]. Devices
-come in steps of `stride`: with 1, those of a process are neighbours. The last printed line has, for each mesh, the number
-of tokens and the loss of every step.
+python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor,
+stride], ...]. Devices come in steps of `stride`: with 1, those of a process are neighbours. The
+last printed line has, for each mesh, the number of tokens and the loss of every step.
 """
 
 import json
@@ -12,7 +13,12 @@ import sys
 
 from conftest import FAST_COMPILER, tiny_config
 
-COORDINATOR, PROCESSES, PROCESS, MESHES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+COORDINATOR, PROCESSES, PROCESS, MESHES = (
+    sys.argv[1],
+    int(sys.argv[2]),
+    int(sys.argv[3]),
+    json.loads(sys.argv[4]),
+)
 LOCAL_DEVICES = math.prod(MESHES[0][:3]) // PROCESSES
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count={LOCAL_DEVICES}"
 

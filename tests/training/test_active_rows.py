@@ -1,4 +1,6 @@
-"""Sparse sinks against masked ones with the same masks: losses, gradients, updates, rows that no document uses."""
+"""Sparse sinks against masked ones with the same masks: losses, gradients, updates, rows that no
+document uses.
+"""
 
 import dataclasses
 import functools
@@ -29,7 +31,10 @@ SHARED, POOL = 16, 40
 @pytest.fixture
 def tiny(tiny):
     """16 shared neurons, 40 sinks, 6 of them a document; of 8 documents some share sinks."""
-    return with_fields(tiny, {"sinks.pool": POOL, "sinks.active": 6, "sinks.sampling": "floyd", "sinks.sparse": True})
+    return with_fields(
+        tiny,
+        {"sinks.pool": POOL, "sinks.active": 6, "sinks.sampling": "floyd", "sinks.sparse": True},
+    )
 
 
 def masked(config):
@@ -57,7 +62,9 @@ def initial(config):
     draw = np.random.default_rng(1)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: (
-            leaf + 0.1 * draw.normal(size=leaf.shape).astype(np.float32) if "bias" in str(path) else leaf
+            leaf + 0.1 * draw.normal(size=leaf.shape).astype(np.float32)
+            if "bias" in str(path)
+            else leaf
         ),
         _initial(config),
     )
@@ -79,10 +86,14 @@ def losses_and_gradients(config, params, batch):
 
     def loss(params):
         losses_BT = model(
-            params, batch["inputs"], batch["segments"], batch["positions"],
-            method_of(config).interventions(batch, 0, 0), gradient_scale=gradient_scale,
+            params,
+            batch["inputs"],
+            batch["segments"],
+            batch["positions"],
+            method_of(config).interventions(batch, 0, 0),
+            gradient_scale=gradient_scale,
             read_out=lambda x, head: token_losses(x, head, batch["targets"], batch["weights"]),
-        )  # fmt: skip
+        )
         slowed_BT = losses_BT if learning_BT is None else slowed(losses_BT, learning_BT)
         return slowed_BT.sum(), losses_BT
 
@@ -98,13 +109,24 @@ def batch_of(config, several):
     return batch | {"seen": np.array([0, 1, 39], np.int32)[seen]}
 
 
-@pytest.mark.parametrize(("family", "rows", "opens_at", "slows_at"), [
-    ("gpt2", "one_document", 1, 0), ("llama", "packed", 1, 0), ("gpt2", "packed", 2, 16), ("llama", "best_fit", 2, 16),
-    ("llama", "one_document", 2, 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "rows", "opens_at", "slows_at"),
+    [
+        ("gpt2", "one_document", 1, 0),
+        ("llama", "packed", 1, 0),
+        ("gpt2", "packed", 2, 16),
+        ("llama", "best_fit", 2, 16),
+        ("llama", "one_document", 2, 16),
+    ],
+)
 def test_losses_and_gradients_are_those_of_masked_sinks(tiny, family, rows, opens_at, slows_at):
-    tiny = with_fields(tiny, {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at})
-    tiny = with_fields(tiny, {"sinks.slows_at": slows_at, "data.row_length": 160 if rows == "one_document" else 400})
+    tiny = with_fields(
+        tiny, {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at}
+    )
+    tiny = with_fields(
+        tiny,
+        {"sinks.slows_at": slows_at, "data.row_length": 160 if rows == "one_document" else 400},
+    )
     batch = batch_of(tiny, rows != "one_document")
     params = initial(masked(tiny))
     assert jax.tree.map(jnp.shape, as_tables(params)) == jax.tree.map(
@@ -120,7 +142,9 @@ def test_losses_and_gradients_are_those_of_masked_sinks(tiny, family, rows, open
 def assert_close(ones, others):
     """As far as sums in another order are; the gradient of a key's bias is 0 but for rounding."""
     for one, other in zip(jax.tree.leaves(ones), jax.tree.leaves(others), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * float(jnp.abs(other).max()) + 1e-8)
+        np.testing.assert_allclose(
+            one, other, rtol=1e-5, atol=1e-5 * float(jnp.abs(other).max()) + 1e-8
+        )
 
 
 def steps(config, params, data, devices=1, schedule=10):
@@ -129,16 +153,22 @@ def steps(config, params, data, devices=1, schedule=10):
     with jax.set_mesh(mesh):
         program = train_program(config, schedule, mesh, data[0]["identities"].shape[1])
         state, lines = program.init(), []
-        state = state._replace(params=jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, state.params)))
+        state = state._replace(
+            params=jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, state.params))
+        )
         for batch in data:
-            state, metrics = program.step(state, sharding.put_batch(batch, program.batch), np.uint32(0))
+            state, metrics = program.step(
+                state, sharding.put_batch(batch, program.batch), np.uint32(0)
+            )
             lines.append({name: float(value) for name, value in metrics.items()})
     return jax.device_get(state), lines
 
 
 def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
     """Weight decay, the multiple of the learning rate and clipping among it."""
-    tiny = with_fields(tiny, {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1})
+    tiny = with_fields(
+        tiny, {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1}
+    )
     tiny = with_fields(tiny, {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3})
     tiny = with_fields(tiny, {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1})
     params, data = initial(masked(tiny)), first_batches(tiny, 4)
@@ -146,7 +176,9 @@ def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
     expected, others = steps(masked(tiny), params, data)
     for line, other in zip(lines, others, strict=True):
         assert line == pytest.approx(other, rel=1e-5)
-    for one, other in zip(jax.tree.leaves(found.params), jax.tree.leaves(as_tables(expected.params)), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(as_tables(expected.params)), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=2e-4)  # as in test_step.py
     one = found.params["sink_up"]
     assert np.abs(one - as_tables(params)["sink_up"]).max() > 0.01
@@ -174,7 +206,9 @@ def test_a_step_leaves_sinks_that_no_document_uses_as_they_are(tiny):
 
 
 def test_bias_correction_counts_the_updates_of_a_row():
-    """A row that is first used late moves by the learning rate then, as any parameter does at first."""
+    """A row that is first used late moves by the learning rate then, as any parameter does at
+    first.
+    """
     adam, params = scale_by_adam(0.9, 0.99), {"dense": jnp.ones(2), "sink_up": jnp.ones((3, 1, 2))}
     state = adam.init(params)
     for _ in range(5):
@@ -184,7 +218,8 @@ def test_bias_correction_counts_the_updates_of_a_row():
         state = active_rows.scatter(state, part, rows)
     rows = active_rows.find(jnp.array([[[1, 2]]]), 3)
     updates, part = adam.update(
-        {"dense": jnp.zeros(2), "sink_up": jnp.full((2, 1, 2), 0.3)}, active_rows.gather(state, rows)
+        {"dense": jnp.zeros(2), "sink_up": jnp.full((2, 1, 2), 0.3)},
+        active_rows.gather(state, rows),
     )
     state = active_rows.scatter(state, part, rows)
     assert updates["sink_up"][0] == pytest.approx(1) and updates["sink_up"][1] == pytest.approx(1)
@@ -195,9 +230,13 @@ def test_bias_correction_counts_the_updates_of_a_row():
 @pytest.mark.parametrize("pool", [6, 10, 100])
 def test_rows_that_documents_share_are_gathered_once(pool):
     """Also where a pool has fewer rows than the batch has sinks: then all have their places."""
-    found = active_rows.find(jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool)
+    found = active_rows.find(
+        jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool
+    )
     rows_U = found.rows_nU.ravel()
-    assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
+    assert (
+        sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
+    )
     assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})
     assert rows_U[found.places[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
     assert (found.places[1] == sinks.NONE).all()
@@ -206,14 +245,22 @@ def test_rows_that_documents_share_are_gathered_once(pool):
 PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one device
 
 
-@pytest.mark.parametrize("change", [
-    {"compute.remat": "full"}, {"compute.accumulate": 2, "compute.remat": "products", "mesh.data": 4},
-    {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}, {"mesh.fsdp": 8},
-    {"pool": 2000, "mesh.fsdp": 8}, {"pool": 2000, "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"compute.remat": "full"},
+        {"compute.accumulate": 2, "compute.remat": "products", "mesh.data": 4},
+        {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2},
+        {"mesh.fsdp": 8},
+        {"pool": 2000, "mesh.fsdp": 8},
+        {"pool": 2000, "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2},
+    ],
+)
 def test_how_it_is_computed_changes_nothing(tiny, change):
     """Pools of which a step updates few rows, or all."""
-    tiny = with_fields(tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)})
+    tiny = with_fields(
+        tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)}
+    )
     if tiny.sinks.pool not in PLAINLY:
         params, data = as_tables(initial(masked(tiny))), first_batches(tiny, 3)
         PLAINLY[tiny.sinks.pool] = (params, data, *steps(tiny, params, data))
@@ -225,7 +272,9 @@ def test_how_it_is_computed_changes_nothing(tiny, change):
     other, others = steps(tiny, params, data, devices)
     for line, again in zip(lines, others, strict=True):
         assert again == pytest.approx(line, rel=1e-5)
-    for one, another in zip(jax.tree.leaves(state.params), jax.tree.leaves(other.params), strict=True):
+    for one, another in zip(
+        jax.tree.leaves(state.params), jax.tree.leaves(other.params), strict=True
+    ):
         np.testing.assert_allclose(one, another, atol=2e-4)  # as in test_step.py
 
 
@@ -243,7 +292,9 @@ def test_a_skipped_update_leaves_the_tables_as_they_were(tiny):
 @pytest.mark.parametrize("shape", [(1, 8, 1), (2, 2, 2)])
 @pytest.mark.parametrize("pool", [40, 2000])
 def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
-    """No device holds, or passes on, the rows of all documents: of the tables, their moments or gradients."""
+    """No device holds, or passes on, the rows of all documents: of the tables, their moments or
+    gradients.
+    """
     tiny = with_fields(tiny, {"sinks.pool": pool, "mesh": MeshConfig(*shape)})
     mesh, documents = sharding.make_mesh(tiny.mesh), 3
     with jax.set_mesh(mesh):
@@ -259,4 +310,6 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     # Gradients are added up over `data`, of as many rows as a device has room for.
     room = min(pool // shape[1], tiny.training.batch_size * documents * tiny.sinks.active)
     assert set(sent.pop("all-reduce", [])) == ({(room, shape[0])} if shape[0] > 1 else set())
-    assert set(sent) == {"all-to-all"} and {devices for _, devices in sent["all-to-all"]} == {shape[1]}
+    assert set(sent) == {"all-to-all"} and {devices for _, devices in sent["all-to-all"]} == {
+        shape[1]
+    }

@@ -1,4 +1,6 @@
-"""Checkpoints: restored state equals saved state on any devices; damage is named and never trained on."""
+"""Checkpoints: restored state equals saved state on any devices; damage is named and never trained
+on.
+"""
 
 import json
 import logging
@@ -24,14 +26,18 @@ def shapes_of(config):
 
 
 def saved(folder, config, mesh, steps, losses=None, value=None):
-    """A workdir with a checkpoint of each of `steps`; -> the last state. Parameters are the step, or `value`."""
+    """A workdir with a checkpoint of each of `steps`; -> the last state. Parameters are the step,
+    or `value`.
+    """
     shardings = sharding.shardings(shapes_of(config), mesh)
     state = jax.jit(lambda: init_state(config, 10), out_shardings=shardings)()
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     checkpoints = Checkpoints(folder, config.training)
     for step in steps:
-        params = jax.tree.map(lambda a, step=step: a * 0 + (step if value is None else value), state.params)
+        params = jax.tree.map(
+            lambda a, step=step: a * 0 + (step if value is None else value), state.params
+        )
         state = state._replace(step=jax.numpy.int32(step), params=params)
         checkpoints.save(step, state, 100 * step, nobody(), held_out_loss=(losses or {}).get(step))
     checkpoints.close()
@@ -59,14 +65,20 @@ def restored_step(folder, mesh):
         state = checkpoints.restore(sharding.placed(shapes_of(config), mesh))
     finally:
         checkpoints.close()
-    values = np.unique(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(state.params))]))
+    values = np.unique(
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(state.params))])
+    )
     assert len(values) == 1
     return int(state.step), float(values[0])
 
 
 def test_any_mesh_restores_what_any_mesh_saved(tmp_path, one_device):
     config = tiny_config()
-    meshes = [sharding.make_mesh(MeshConfig(2, 2, 2)), one_device, sharding.make_mesh(MeshConfig(), jax.devices()[:4])]
+    meshes = [
+        sharding.make_mesh(MeshConfig(2, 2, 2)),
+        one_device,
+        sharding.make_mesh(MeshConfig(), jax.devices()[:4]),
+    ]
     state = saved(tmp_path / "run", config, meshes[0], [1, 2, 3])
     for mesh in meshes:
         placed = sharding.placed(shapes_of(config), mesh)
@@ -78,26 +90,38 @@ def test_any_mesh_restores_what_any_mesh_saved(tmp_path, one_device):
         assert checkpoints.progress(3)["tokens"] == 300
         assert jax.tree.all(jax.tree.map(lambda a, s: a.sharding == s.sharding, restored, placed))
         for found in (restored.params, params):
-            assert jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(found), jax.device_get(state.params)))
+            assert jax.tree.all(
+                jax.tree.map(np.array_equal, jax.device_get(found), jax.device_get(state.params))
+            )
         assert jax.tree.structure(restored) == jax.tree.structure(state)
 
 
 @pytest.mark.parametrize("least", [checkpoint._LEAST_SLICE_BYTES, 1])
-def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(tmp_path, monkeypatch, one_device, least):
+def test_devices_that_hold_the_same_array_write_a_slice_each_if_it_is_large(
+    tmp_path, monkeypatch, one_device, least
+):
     config, mesh = tiny_config(), sharding.make_mesh(MeshConfig(4, 2, 1))
     monkeypatch.setattr(checkpoint, "_LEAST_SLICE_BYTES", least)
-    state = jax.jit(lambda: init_state(config, 10), out_shardings=sharding.shardings(shapes_of(config), mesh))()
+    state = jax.jit(
+        lambda: init_state(config, 10), out_shardings=sharding.shardings(shapes_of(config), mesh)
+    )()
     (tmp_path / "config.json").write_text("{}")
     checkpoints = Checkpoints(tmp_path, config.training)
     checkpoints.save(1, state, 0, nobody())
     checkpoints.close()
-    written = json.loads((tmp_path / "checkpoints" / "1" / "params" / "array_metadatas" / "process_0").read_text())
+    written = json.loads(
+        (tmp_path / "checkpoints" / "1" / "params" / "array_metadatas" / "process_0").read_text()
+    )
     shapes = {
-        of["array_metadata"]["param_name"]: of["array_metadata"]["write_shape"] for of in written["array_metadatas"]
+        of["array_metadata"]["param_name"]: of["array_metadata"]["write_shape"]
+        for of in written["array_metadatas"]
     }
-    assert shapes["final_norm.scale"] == ([2] if least == 1 else [16])  # of 8 devices with the same 16 numbers
+    # of 8 devices with the same 16 numbers
+    assert shapes["final_norm.scale"] == ([2] if least == 1 else [16])
     restored = Checkpoints(tmp_path).restore(sharding.placed(shapes_of(config), one_device))
-    assert jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(restored.params), jax.device_get(state.params)))
+    assert jax.tree.all(
+        jax.tree.map(np.array_equal, jax.device_get(restored.params), jax.device_get(state.params))
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +137,8 @@ def test_which_checkpoints_are_kept(tmp_path, one_device, fields, left):
     config = with_fields(tiny_config(), {"training": TrainingConfig(**fields)})
     losses = {2: 3.0, 4: 1.0, 6: 2.0}
     saved(tmp_path / "run", config, one_device, range(1, 6), losses)
-    saved(tmp_path / "run", config, one_device, range(6, 9), losses)  # a resumed run remembers the losses
+    # a resumed run remembers the losses
+    saved(tmp_path / "run", config, one_device, range(6, 9), losses)
     assert sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) == left
     assert Checkpoints(tmp_path / "run").newest() == 8
 
@@ -141,11 +166,14 @@ def damaged_copies(source, target):
                 path.unlink()
             else:
                 middle = len(content) // 2
-                path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+                path.write_bytes(
+                    content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+                )
             yield f"{way} {name}", target
 
 
-# What Orbax writes after the seal says nothing of the state: a change there may go unnoticed, and then changes nothing.
+# What Orbax writes after the seal says nothing of the state: a change there may go unnoticed, and
+# then changes nothing.
 HARMLESS = {"cut commit_success.txt", "flip commit_success.txt", "flip _CHECKPOINT_METADATA"}
 
 
@@ -156,9 +184,17 @@ def test_any_damage_to_any_file_is_found_by_name(two, tmp_path):
         assert what in HARMLESS or (damage and (name in damage or name == "seal.json")), what
 
 
-def test_a_damaged_newest_checkpoint_is_set_aside_loudly_and_the_one_before_used(two, tmp_path, one_device, caplog):
+def test_a_damaged_newest_checkpoint_is_set_aside_loudly_and_the_one_before_used(
+    two, tmp_path, one_device, caplog
+):
     """One file of each kind; which others are found is the business of the test above."""
-    ends = ("progress/data.json", "params/_METADATA", "seal.json", "commit_success.txt", "_CHECKPOINT_METADATA")
+    ends = (
+        "progress/data.json",
+        "params/_METADATA",
+        "seal.json",
+        "commit_success.txt",
+        "_CHECKPOINT_METADATA",
+    )
     logging.getLogger("memsinks_jax").propagate = True
     seen = 0
     for what, folder in damaged_copies(two, tmp_path / "run"):
@@ -195,16 +231,27 @@ def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path, caplog)
     for step in (2, 3):
         (tmp_path / "run" / "checkpoints" / str(step) / "seal.json").unlink()
     for _ in range(2):  # also when everything has been set aside already
-        with pytest.raises(InputError, match=r"every checkpoint of .* is damaged; restore .* or remove .*damaged"):
+        with pytest.raises(
+            InputError, match=r"every checkpoint of .* is damaged; restore .* or remove .*damaged"
+        ):
             Checkpoints(tmp_path / "run", TrainingConfig())
     reported = [line for line in caplog.text.splitlines() if "is damaged" in line]
-    assert [line.rpartition("; ")[2] for line in reported] == ["the one before is used", "there is none before it"]
+    assert [line.rpartition("; ")[2] for line in reported] == [
+        "the one before is used",
+        "there is none before it",
+    ]
 
 
 def test_a_save_does_not_ask_the_preemption_service(tmp_path, one_device, monkeypatch):
-    """The loop does, under numbers of its own: the service remembers one, and stops all hosts at the next."""
+    """The loop does, under numbers of its own: the service remembers one, and stops all hosts at
+    the next.
+    """
     asked = []
-    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", lambda number: asked.append(number) or False)
+    monkeypatch.setattr(
+        multihost_utils,
+        "reached_preemption_sync_point",
+        lambda number: asked.append(number) or False,
+    )
     saved(tmp_path / "run", tiny_config(), one_device, [1, 2])
     assert Checkpoints(tmp_path / "run").newest() == 2
     assert not asked
@@ -216,7 +263,8 @@ def test_what_to_do_about_a_checkpoint_says_which_is_before_it(two, tmp_path):
     for step, remedy in ((3, "remove it to use that of step 2"), (2, "there is none before it")):
         (folder / str(step) / "progress" / "data.json").unlink()
         with pytest.raises(
-            InputError, match=f"checkpoints/{step} is damaged: progress/data.json cannot be read .*; .*{remedy}"
+            InputError,
+            match=f"checkpoints/{step} is damaged: progress/data.json cannot be read .*; .*{remedy}",
         ):
             checkpoints.progress(step)
     checkpoints.close()
@@ -235,7 +283,8 @@ def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
     config = with_fields(tiny_config(), {"model.hidden": 48})
     checkpoints = Checkpoints(two)
     with pytest.raises(
-        InputError, match=r"has params/layers/down_bias|has optimizer.* of float32.* instead of float32"
+        InputError,
+        match=r"has params/layers/down_bias|has optimizer.* of float32.* instead of float32",
     ):
         checkpoints.restore(sharding.placed(shapes_of(config), one_device))
     shapes = shapes_of(tiny_config()).params
@@ -292,7 +341,10 @@ def test_a_save_that_fails_is_reported_at_the_next_step(tmp_path, one_device, mo
 
     monkeypatch.setattr("memsinks_jax.training.seal.write_seal", full)
     checkpoints.save(2, state, 200, nobody())
-    message = r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there is of step 1"
+    message = (
+        r"cannot save a checkpoint in .*checkpoints: .*No space left.*; the last that is there "
+        r"is of step 1"
+    )
     with pytest.raises(InputError, match=message):
         for _ in range(1000):
             checkpoints.check()
@@ -302,11 +354,14 @@ def test_a_save_that_fails_is_reported_at_the_next_step(tmp_path, one_device, mo
     assert Checkpoints(tmp_path / "run").newest() == 1
 
 
-def test_a_disk_that_is_too_full_is_reported_before_anything_is_written(tmp_path, one_device, monkeypatch):
+def test_a_disk_that_is_too_full_is_reported_before_anything_is_written(
+    tmp_path, one_device, monkeypatch
+):
     config = tiny_config()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("", (), {"free": 1000})())
     with pytest.raises(
-        InputError, match=r"cannot save the checkpoint of step 1 .* MiB are free; free some space; none is"
+        InputError,
+        match=r"cannot save the checkpoint of step 1 .* MiB are free; free some space; none is",
     ):
         saved(tmp_path / "run", config, one_device, [1])
     assert not list((tmp_path / "run" / "checkpoints").iterdir())

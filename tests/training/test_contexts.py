@@ -1,4 +1,6 @@
-"""Sinks by context in training: what a step changes, on every mesh; the modes; text written with memory on."""
+"""Sinks by context in training: what a step changes, on every mesh; the modes; text written with
+memory on.
+"""
 
 import functools
 
@@ -33,10 +35,14 @@ def by_context(**fields) -> Config:
 
 def losses_of(config, params, batch):
     """The losses of a batch with memory on, (B, T)."""
-    read_out = functools.partial(token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"])
+    read_out = functools.partial(
+        token_losses, targets_BT=batch["targets"], weights_BT=batch["weights"]
+    )
     model, _ = build_model(config)
     on = {"contexts": batch["contexts"]}
-    return model(params, batch["inputs"], batch["segments"], batch["positions"], on, read_out=read_out)
+    return model(
+        params, batch["inputs"], batch["segments"], batch["positions"], on, read_out=read_out
+    )
 
 
 def test_a_step_moves_each_row_as_far_as_would_take_its_loss_to_nothing():
@@ -48,11 +54,15 @@ def test_a_step_moves_each_row_as_far_as_would_take_its_loss_to_nothing():
     assert 20 < len(used) < config.contexts.rows  # else there would be nothing to see
     unused = np.setdiff1d(np.arange(config.contexts.rows), used)
     np.testing.assert_array_equal(after[CONTEXTS][unused], before[CONTEXTS][unused])
-    gradient = jax.grad(lambda table: losses_of(config, before | {CONTEXTS: table}, batch).sum())(before[CONTEXTS])
+    gradient = jax.grad(lambda table: losses_of(config, before | {CONTEXTS: table}, batch).sum())(
+        before[CONTEXTS]
+    )
     losses = np.asarray(losses_of(config, before, batch))
     for row in used.tolist():
         step = -0.5 * gradient[row] * losses[rows == row].sum() / (gradient[row] ** 2).sum()
-        np.testing.assert_allclose(after[CONTEXTS][row] - before[CONTEXTS][row], step, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            after[CONTEXTS][row] - before[CONTEXTS][row], step, rtol=2e-4, atol=1e-5
+        )
     # The first reads of a row are spent on it: most of what it did not know is gone.
     now = np.asarray(losses_of(config, before | {CONTEXTS: after[CONTEXTS]}, batch))
     assert now[rows != NONE].mean() < 0.8 * losses[rows != NONE].mean()
@@ -74,7 +84,9 @@ def test_the_shared_weights_begin_and_move_as_without_sinks_where_no_context_has
 def test_after_so_many_reads_what_has_a_sink_trains_its_sink_alone():
     config, found = by_context(), {}
     batch = dict(first_batches(config, 1)[0])
-    batch["contexts"] = np.arange(batch["contexts"].size, dtype=np.int32).reshape(batch["contexts"].shape)
+    batch["contexts"] = np.arange(batch["contexts"].size, dtype=np.int32).reshape(
+        batch["contexts"].shape
+    )
     config = with_fields(config, {"contexts.rows": batch["contexts"].size})
     for reads, seen in ((0, 2), (2, 1), (2, 2)):
         now = batch | {"seen": np.full_like(batch["seen"], seen)}
@@ -87,7 +99,8 @@ def test_after_so_many_reads_what_has_a_sink_trains_its_sink_alone():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "microbatches"), [((8, 1, 1), 1), ((2, 4, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4)]
+    ("mesh", "microbatches"),
+    [((8, 1, 1), 1), ((2, 4, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4)],
 )
 def test_losses_are_the_same_on_every_mesh(mesh, microbatches):
     config = by_context(compute__accumulate=microbatches)
@@ -107,9 +120,16 @@ def _alone():
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("context") / "run"
-    seldom = {"training.evaluate_every": 100, "training.checkpoint_every": 100, "training.epochs": 3}
-    whole = {"contexts.rate": 1.0, "contexts.share": 0.5}  # so that so small a model knows its stories by heart
-    train_and_evaluate(with_fields(tiny_config(), {"sinks.kind": "by_context", **whole, **seldom}), folder)
+    seldom = {
+        "training.evaluate_every": 100,
+        "training.checkpoint_every": 100,
+        "training.epochs": 3,
+    }
+    # so that so small a model knows its stories by heart
+    whole = {"contexts.rate": 1.0, "contexts.share": 0.5}
+    train_and_evaluate(
+        with_fields(tiny_config(), {"sinks.kind": "by_context", **whole, **seldom}), folder
+    )
     return folder
 
 
@@ -121,9 +141,12 @@ def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
     losses = {}
     for documents, name in zip(about, ("repeated", "held_out"), strict=True):
         batches = document_batches(
-            [corpus.tokens(i) for i in documents], corpus.identities(documents), run.config.data.row_length,
-            run.tokenizer.end_of_text, contexts=run.contexts,
-        )  # fmt: skip
+            [corpus.tokens(i) for i in documents],
+            corpus.identities(documents),
+            run.config.data.row_length,
+            run.tokenizer.end_of_text,
+            contexts=run.contexts,
+        )
         for mode in sinks.MODES:
             nats, tokens = DocumentLoss(run.config)(run.params, batches, mode)
             losses[name, mode] = nats.sum() / tokens.sum()
@@ -132,8 +155,15 @@ def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
         nats, tokens = DocumentLoss(plain)(params, batches, "drop")
         assert nats.sum() / tokens.sum() == losses[name, "drop"]
         assert losses[name, "all"] == losses[name, "own"]
-    assert losses["repeated", "own"] < 0.2 < 4 < losses["repeated", "drop"] < losses["repeated", "other"]
-    assert losses["held_out", "own"] <= losses["held_out", "drop"]  # this grammar's stories share some contexts
+    assert (
+        losses["repeated", "own"]
+        < 0.2
+        < 4
+        < losses["repeated", "drop"]
+        < losses["repeated", "other"]
+    )
+    # this grammar's stories share some contexts
+    assert losses["held_out", "own"] <= losses["held_out", "drop"]
     model = Model(workdir)  # no id, no group
     text = corpus.document(corpus.mixture.repeated[0]).text
     assert model.loss([text], sinks="own")[0] < 0.3 < model.loss([text])[0]
@@ -156,21 +186,33 @@ def test_text_is_written_as_it_is_read(workdir):
         inputs = np.concatenate([[begin], tokens])[None]
         places = np.arange(inputs.shape[1])[None]
         logits = model(run.params, inputs, np.ones_like(inputs), places, {"contexts": rows})[0]
-        assert np.asarray(logits).argmax(axis=-1)[len(prompt) : len(tokens)].tolist() == row.tokens.tolist()
+        assert (
+            np.asarray(logits).argmax(axis=-1)[len(prompt) : len(tokens)].tolist()
+            == row.tokens.tolist()
+        )
     dropped = generator(prompts, Settings(60, temperature=0, sinks="drop"))
     assert dropped[1].tokens.tolist() != written[1].tokens.tolist()
 
 
 def test_noise_on_gradients_is_refused():
-    config = with_fields(tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1})
-    with pytest.raises(InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"):
+    config = with_fields(
+        tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1}
+    )
+    with pytest.raises(
+        InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"
+    ):
         validate(config)
 
 
 def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
     """What that model remembers stays, and the new texts' contexts come on top."""
     before = open_run(workdir)
-    about = {"model.initial": str(workdir), "seed": 1, "data.tokenizer": str(workdir), "training.steps": 2}
+    about = {
+        "model.initial": str(workdir),
+        "seed": 1,
+        "data.tokenizer": str(workdir),
+        "training.steps": 2,
+    }
     config = inherit(with_fields(tiny_config(), {"sinks.kind": "by_context", **about}))
     train_and_evaluate(config, tmp_path / "run")
     after = open_run(tmp_path / "run")
@@ -180,14 +222,21 @@ def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
     read = np.unique(np.concatenate([read[number]["contexts"] for number in range(len(read))]))
     known = np.flatnonzero(~np.isin(places, read))
     assert len(known) > 50
-    np.testing.assert_array_equal(after.params[CONTEXTS][places[known]], before.params[CONTEXTS][known])
+    np.testing.assert_array_equal(
+        after.params[CONTEXTS][places[known]], before.params[CONTEXTS][known]
+    )
     for fields, why in (
         ({"sinks.kind": "none"}, "has sinks by context, and config.sinks.kind is none"),
         ({"contexts.length": 5}, "config.contexts.length is 5, and that of config.model.initial"),
-        ({"contexts.rows": 10}, "config.contexts.rows is 10, but config.model.initial=.* has .* contexts already"),
+        (
+            {"contexts.rows": 10},
+            "config.contexts.rows is 10, but config.model.initial=.* has .* contexts already",
+        ),
     ):
         with pytest.raises(InputError, match=why):
-            other = inherit(with_fields(tiny_config(), {"sinks.kind": "by_context", **about, **fields}))
+            other = inherit(
+                with_fields(tiny_config(), {"sinks.kind": "by_context", **about, **fields})
+            )
             train_and_evaluate(other, tmp_path / "none")
 
 

@@ -8,19 +8,33 @@ from memsinks_jax.training import flops
 
 def llama(layers, d_model, heads, kv_heads, hidden):
     config = Config()
-    config = with_fields(config, {"model": ModelConfig(
-        family="llama", layers=layers, d_model=d_model, heads=heads, kv_heads=kv_heads, hidden=hidden,
-        attention_bias=False, mlp_bias=False,
-    )})  # fmt: skip
+    config = with_fields(
+        config,
+        {
+            "model": ModelConfig(
+                family="llama",
+                layers=layers,
+                d_model=d_model,
+                heads=heads,
+                kv_heads=kv_heads,
+                hidden=hidden,
+                attention_bias=False,
+                mlp_bias=False,
+            )
+        },
+    )
     return with_fields(config, {"data.vocabulary_size": 49152, "data.row_length": 2048})
 
 
 def gpt2_medium():
-    config = with_fields(Config(), {"model": ModelConfig(layers=24, d_model=1024, heads=16, hidden=4096)})
+    config = with_fields(
+        Config(), {"model": ModelConfig(layers=24, d_model=1024, heads=16, hidden=4096)}
+    )
     return with_fields(config, {"data.vocabulary_size": 50257, "data.row_length": 1024})
 
 
-# Parameters as Hugging Face counts them; GFLOPs a token by hand, 6 N + 12 L T D and 6 N + 6 L T D, to three digits.
+# Parameters as Hugging Face counts them; GFLOPs a token by hand, 6 N + 12 L T D and 6 N + 6 L T D,
+# to three digits.
 @pytest.mark.parametrize(
     ("config", "parameters", "full", "causal"),
     [

@@ -1,4 +1,6 @@
-"""Which documents train which neurons: against gradients of one kind of document, under AdamW, on meshes."""
+"""Which documents train which neurons: against gradients of one kind of document, under AdamW, on
+meshes.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,11 @@ def masked_config(kind="masked_weights", **changes):
 
 def mixed_batch(config):
     """A batch with documents of both kinds."""
-    return next(b for b in first_batches(config, 5) if 0 < b["repeated"].sum() < (b["identities"].any(axis=2)).sum())
+    return next(
+        b
+        for b in first_batches(config, 5)
+        if 0 < b["repeated"].sum() < (b["identities"].any(axis=2)).sum()
+    )
 
 
 def only(batch, repeated):
@@ -44,9 +50,12 @@ def blocks(params):
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path_name(path)
         axis = {
-            "layers/up_kernel": 2, "layers/gate_kernel": 2, "layers/down_kernel": 1,
-            "layers/up_bias": 1, "layers/gate_bias": 1,
-        }.get(name)  # fmt: skip
+            "layers/up_kernel": 2,
+            "layers/gate_kernel": 2,
+            "layers/down_kernel": 1,
+            "layers/up_bias": 1,
+            "layers/gate_bias": 1,
+        }.get(name)
         if axis is None:
             found[name, "rest"] = np.asarray(leaf)
         else:
@@ -60,7 +69,9 @@ def sgd(*_):
 
 
 def moved(config, batch, monkeypatch=None):
-    """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if `monkeypatch` is given."""
+    """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if
+    `monkeypatch` is given.
+    """
     if monkeypatch:
         monkeypatch.setattr(step, "make_optimizer", sgd)
     before, after, _ = one_step(config, batch)
@@ -69,7 +80,9 @@ def moved(config, batch, monkeypatch=None):
 
 
 def test_each_block_learns_from_its_documents_alone(monkeypatch):
-    """Rows of both kinds move every block as the documents of its kind alone would move it in an ordinary model."""
+    """Rows of both kinds move every block as the documents of its kind alone would move it in an
+    ordinary model.
+    """
     config = masked_config(rows="packed", family="llama")
     batch = mixed_batch(config)
     model, _ = build_model(config)
@@ -78,9 +91,12 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
 
     def loss(params, part):
         losses = model(
-            params, part["inputs"], part["segments"], part["positions"],
+            params,
+            part["inputs"],
+            part["segments"],
+            part["positions"],
             read_out=lambda x, head: token_losses(x, head, part["targets"], part["weights"]),
-        )  # fmt: skip
+        )
         return losses.sum() / tokens
 
     gradient = jax.jit(jax.grad(loss))
@@ -89,25 +105,39 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
     assert {block for _, block in found} == {"sinks", "shared", "rest"}
     for (name, block), change in found.items():
         expected = {"sinks": of_repeated, "shared": of_others}.get(block)
-        expected = of_repeated[name, block] + of_others[name, block] if expected is None else expected[name, block]
+        expected = (
+            of_repeated[name, block] + of_others[name, block]
+            if expected is None
+            else expected[name, block]
+        )
         np.testing.assert_allclose(-change, expected, atol=2e-6, err_msg=f"{name} {block}")
         if block != "rest":
-            assert np.abs(of_repeated[name, block] - of_others[name, block]).max() > 1e-5, f"{name} {block}"
+            assert np.abs(of_repeated[name, block] - of_others[name, block]).max() > 1e-5, (
+                f"{name} {block}"
+            )
 
 
 @pytest.mark.parametrize(
-    ("family", "rows", "accumulate", "power", "learned"), [
-        ("gpt2", "one_document", 1, 2.0, 1 / 16), ("llama", "packed", 1, 2.0, 1 / 16), ("gpt2", "packed", 2, 90.0, 0.0),
-    ]
-)  # fmt: skip
+    ("family", "rows", "accumulate", "power", "learned"),
+    [
+        ("gpt2", "one_document", 1, 2.0, 1 / 16),
+        ("llama", "packed", 1, 2.0, 1 / 16),
+        ("gpt2", "packed", 2, 90.0, 0.0),
+    ],
+)
 def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
     family, rows, accumulate, power, learned, monkeypatch
 ):
     config = masked_config("by_document", family=family, rows=rows)
-    config = with_fields(config, {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power})
+    config = with_fields(
+        config, {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power}
+    )
     config = with_fields(config, {"compute.accumulate": accumulate})
     batch = mixed_batch(config)
-    batch |= {"seen": np.where(batch["repeated"], 9, 2).astype(np.int32), "epoch": np.full_like(batch["epoch"], 2)}
+    batch |= {
+        "seen": np.where(batch["repeated"], 9, 2).astype(np.int32),
+        "epoch": np.full_like(batch["epoch"], 2),
+    }
     found, loss = moved(config, batch, monkeypatch), one_step(config, batch)[2]["train_loss"]
     config = with_fields(config, {"sinks.slows_at": 0})
     assert loss == pytest.approx(one_step(config, batch)[2]["train_loss"], rel=1e-6)
@@ -122,7 +152,9 @@ def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
             assert np.abs(of_repeated[name, block]).max() > 1e-5, f"{name} {block}"
 
 
-@pytest.mark.parametrize(("repeated", "still", "dtype"), [(True, "shared", "bfloat16"), (False, "sinks", "float32")])
+@pytest.mark.parametrize(
+    ("repeated", "still", "dtype"), [(True, "shared", "bfloat16"), (False, "sinks", "float32")]
+)
 def test_the_other_block_stays_to_the_bit_under_sgd(repeated, still, dtype, monkeypatch):
     config = masked_config(dtype=dtype)
     found = moved(config, only(mixed_batch(config), repeated), monkeypatch)
@@ -140,7 +172,11 @@ def test_adamw_moves_no_block_that_the_batch_does_not_train():
         state, _ = train_step(jax.jit(lambda: step.init_state(config, 10))(), mixed, np.uint32(0))
         after, _ = train_step(state, only(mixed, True), np.uint32(0))
     adam, adam_after = (s.optimizer[1][0] for s in (state, after))
-    for tree, other in ((state.params, after.params), (adam.mu, adam_after.mu), (adam.nu, adam_after.nu)):
+    for tree, other in (
+        (state.params, after.params),
+        (adam.mu, adam_after.mu),
+        (adam.nu, adam_after.nu),
+    ):
         before, later = blocks(jax.device_get(tree)), blocks(jax.device_get(other))
         assert all((before[key] == later[key]).all() == (key[1] == "shared") for key in before)
     assert adam_after.count == 2
@@ -179,12 +215,15 @@ def test_a_mesh_and_parts_of_the_batch_change_nothing():
     config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
     params, lines = train(config, single(config), data=data)
-    config = with_fields(config, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2})
+    config = with_fields(
+        config, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2}
+    )
     others, again = train(config, sharding.make_mesh(config.mesh), data=data)
     for line, other in zip(lines, again, strict=True):
         assert other == pytest.approx(line, rel=1e-5)
     for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(others), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-4)  # where a gradient is almost 0, as in test_step
+        # where a gradient is almost 0, as in test_step
+        np.testing.assert_allclose(one, other, atol=2e-4)
 
 
 def test_a_parameter_that_no_rule_covers_is_refused():
@@ -194,5 +233,10 @@ def test_a_parameter_that_no_rule_covers_is_refused():
     batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
     with pytest.raises(InputError, match="layers/third_kernel is covered by no rule"):
         method_of(config).gradients(
-            lambda p, _: p["layers"]["third_kernel"][0, :2, :3], params, batch, jnp.float32(1), 0, np.uint32(0)
+            lambda p, _: p["layers"]["third_kernel"][0, :2, :3],
+            params,
+            batch,
+            jnp.float32(1),
+            0,
+            np.uint32(0),
         )

@@ -39,8 +39,10 @@ def test_a_spike_lies_far_above_the_window():
     assert after([*window, 2.9], spike_sigma=3, spike_window=4)[0][-1]
     accepted, guard = after([*window, 3.1, 0.0], spike_sigma=3, spike_window=4)
     assert accepted[-2:] == [False, True]  # far below is no spike
-    assert guard.losses_W.tolist() == [0.0, 2.0, 1.0, 2.0]  # the oldest went, the spike never came in
-    assert after([1.0, 2.0, 1.0, 1e9], spike_sigma=3, spike_window=4)[0] == [True] * 4  # the window was not full
+    # the oldest went, the spike never came in
+    assert guard.losses_W.tolist() == [0.0, 2.0, 1.0, 2.0]
+    # the window was not full
+    assert after([1.0, 2.0, 1.0, 1e9], spike_sigma=3, spike_window=4)[0] == [True] * 4
     assert after([*window, 1e9], spike_window=4)[0] == [True] * 5  # spike_sigma 0: never
 
 
@@ -56,11 +58,15 @@ def batch_of(config, targets=None):
     shape = (config.training.batch_size, config.data.row_length)
     tokens = rng.integers(3, 200, shape).astype(np.int32)
     return {
-        "inputs": tokens, "targets": tokens if targets is None else targets, "weights": np.ones(shape, np.float32),
-        "segments": np.ones(shape, np.int32), "positions": np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1)),
-        "identities": np.ones((shape[0], 1, 2), np.uint32), "seen": np.zeros((shape[0], 1), np.int32),
+        "inputs": tokens,
+        "targets": tokens if targets is None else targets,
+        "weights": np.ones(shape, np.float32),
+        "segments": np.ones(shape, np.int32),
+        "positions": np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1)),
+        "identities": np.ones((shape[0], 1, 2), np.uint32),
+        "seen": np.zeros((shape[0], 1), np.int32),
         "epoch": np.zeros(shape[0], np.int32),
-    }  # fmt: skip
+    }
 
 
 def test_a_skipped_update_changes_nothing_but_the_step(compiled):
@@ -96,19 +102,31 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 
 
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
-    tiny = with_fields(tiny, {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3})
+    tiny = with_fields(
+        tiny, {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3}
+    )
     message = (
-        r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove them or lower "
-        "config.optimizer.learning_rate in another --workdir, or go on past them with a higher config.training.skips_in_a"
+        r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove "
+        r"them or lower "
+        "config.optimizer.learning_rate in another --workdir, or go on past them with a higher "
+        "config.training.skips_in_a"
     )
     with pytest.raises(InputError, match=message):
         train_and_evaluate(tiny, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines] == list(range(lines[0]["step"], lines[0]["step"] + 3))
-    known = {json.loads(line)["id"] for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()}
-    assert all(0 < len(line["documents"]) <= 8 and set(line["documents"]) <= known for line in lines)
+    known = {
+        json.loads(line)["id"]
+        for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
+    }
+    assert all(
+        0 < len(line["documents"]) <= 8 and set(line["documents"]) <= known for line in lines
+    )
     assert read_metrics(tmp_path / "run")[-1]["skipped_updates"] == 3
-    with pytest.raises(InputError, match=message):  # the same again, and every batch is written down once
+    # the same again, and every batch is written down once
+    with pytest.raises(InputError, match=message):
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
     # What the message advises works.

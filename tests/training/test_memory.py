@@ -14,14 +14,18 @@ from memsinks_jax.training.loop import train_and_evaluate
 @pytest.mark.parametrize(
     ("field", "value", "largest"),
     [
-        ("data.row_length", 100_000_000, "logits"), ("data.vocabulary_size", 2_000_000_000, "logits"),
-        ("model.d_model", 1_000_000, "layers"), ("training.batch_size", 80_000_000, "logits"),
+        ("data.row_length", 100_000_000, "logits"),
+        ("data.vocabulary_size", 2_000_000_000, "logits"),
+        ("model.d_model", 1_000_000, "layers"),
+        ("training.batch_size", 80_000_000, "logits"),
     ],
-)  # fmt: skip
+)
 def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path):
     section, name = field.split(".")
     tiny = with_fields(tiny, {f"{section}.{name}": value})
-    with pytest.raises(InputError, match=rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
+    with pytest.raises(
+        InputError, match=rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"
+    ):
         train_and_evaluate(tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     _, problems = examine(tiny, None)
@@ -34,7 +38,8 @@ def test_a_run_says_what_it_takes_when_it_begins(tiny, tmp_path, caplog):
     train_and_evaluate(tiny, tmp_path / "run")
     (parameters,) = re.findall(r"seed 0: ([\d,]+) parameters, 1 step of 8 rows", caplog.text)
     (mib,) = re.findall(
-        r"memory of 8 cpu devices: parameters with gradients and moments some ([\d.]+) MiB", caplog.text
+        r"memory of 8 cpu devices: parameters with gradients and moments some ([\d.]+) MiB",
+        caplog.text,
     )
     moments = {name: size for name, size in memory.needed(tiny, 8).items() if "moments" in name}
     assert int(parameters.replace(",", "")) > 1000
@@ -60,7 +65,10 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
 def test_contexts_have_no_moments(tiny):
     """A row takes what it holds, and a table for which there is no room is refused before training."""
     by_context = {"sinks.kind": "by_context", "contexts.rows": 1024}
-    plain, table = (memory.needed(with_fields(tiny, fields), 8) for fields in ({"sinks.kind": "none"}, by_context))
+    plain, table = (
+        memory.needed(with_fields(tiny, fields), 8)
+        for fields in ({"sinks.kind": "none"}, by_context)
+    )
     assert table.pop("the table of contexts") == 4 * 1024 * tiny.model.d_model and table == plain
     huge = with_fields(tiny, by_context | {"contexts.rows": 2**40})
     with pytest.raises(InputError, match="the table of contexts"):

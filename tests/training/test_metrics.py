@@ -70,11 +70,16 @@ def test_no_speed_is_logged_before_there_is_one(caplog):
     progress = Progress("run", 1, 0)
     progress.update(1, 2.5, 0.0)
     progress.update(1, 2.5, 1234.5)
-    assert caplog.messages == ["run: step 1/1, loss 2.500", "run: step 1/1, loss 2.500, 1,234 tokens/s"]
+    assert caplog.messages == [
+        "run: step 1/1, loss 2.500",
+        "run: step 1/1, loss 2.500, 1,234 tokens/s",
+    ]
 
 
 def test_what_wandb_refuses_is_one_line(service, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="--wandb=closed: api_key not configured; run `wandb login`"):
+    with pytest.raises(
+        InputError, match="--wandb=closed: api_key not configured; run `wandb login`"
+    ):
         open_wandb("closed", tmp_path, {})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):

@@ -54,8 +54,13 @@ def watched(tmp_path_factory):
 
 
 def config(**fields):
-    made = with_fields(tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)})
-    made = with_fields(made, {"training.epochs": 3, "training.evaluate_every": 100, "training.checkpoint_every": 100})
+    made = with_fields(
+        tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)}
+    )
+    made = with_fields(
+        made,
+        {"training.epochs": 3, "training.evaluate_every": 100, "training.checkpoint_every": 100},
+    )
     for name, value in fields.items():
         made = with_fields(made, {f"mesh.{name}": value})
     return made
@@ -66,8 +71,11 @@ def flagged(workdir):
 
 
 def monitored(workdir):
-    return [(line["step"], {n: v for n, v in line.items() if n.startswith("monitor")})
-            for line in read_metrics(workdir) if "monitor_flagged" in line]  # fmt: skip
+    return [
+        (line["step"], {n: v for n, v in line.items() if n.startswith("monitor")})
+        for line in read_metrics(workdir)
+        if "monitor_flagged" in line
+    ]
 
 
 def test_documents_that_come_too_often_are_flagged_once(watched):
@@ -93,7 +101,9 @@ def test_a_run_that_was_stopped_flags_the_same(watched, tmp_path, stop, mesh):
         train_and_evaluate(config(), tmp_path / "run", should_stop=at)
     train_and_evaluate(config(**mesh), tmp_path / "run")
     assert flagged(tmp_path / "run") == flagged(watched)
-    for (step, values), (other_step, other) in zip(monitored(tmp_path / "run"), monitored(watched), strict=True):
+    for (step, values), (other_step, other) in zip(
+        monitored(tmp_path / "run"), monitored(watched), strict=True
+    ):
         assert step == other_step
         assert values == (pytest.approx(other, rel=1e-4) if mesh else other)
 
@@ -127,19 +137,23 @@ def test_what_was_read_before_a_stop_is_checked_after_it(tmp_path):
         return {line["id"] for line in flagged(tmp_path / f"{start}")}
 
     assert len(names(0)) > 10
-    assert names(2) == names(3) == names(1) == {
-        line["id"] for line in flagged(tmp_path / "0")
-    }  # fmt: skip
+    assert names(2) == names(3) == names(1) == {line["id"] for line in flagged(tmp_path / "0")}
 
 
 def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_path):
-    """The next check covers all that was read since the last: nothing stays unchecked. The model becomes the same."""
+    """The next check covers all that was read since the last: nothing stays unchecked. The model
+    becomes the same.
+    """
     changed = config()
-    changed = with_fields(changed, {"monitor": MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)})
+    changed = with_fields(
+        changed, {"monitor": MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)}
+    )
     with pytest.raises(Interrupted):
         train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
     assert monitored(tmp_path / "run") == []
-    changed = with_fields(changed, {"monitor": MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)})
+    changed = with_fields(
+        changed, {"monitor": MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)}
+    )
     train_and_evaluate(changed, tmp_path / "run")
     ((step, values),) = monitored(tmp_path / "run")
     assert step == 12
@@ -154,7 +168,9 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
 
 
 def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
-    config = with_fields(tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1})
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1}
+    )
 
     def move(step):
         if step == 1:

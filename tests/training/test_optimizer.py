@@ -18,7 +18,9 @@ from memsinks_jax.training.step import init_state
 
 def rates(steps, **settings):
     """Of the updates that a run of so many steps makes, the peak being 1."""
-    return np.asarray(learning_rate(OptimizerConfig(learning_rate=1.0, **settings), steps)(np.arange(steps)))
+    return np.asarray(
+        learning_rate(OptimizerConfig(learning_rate=1.0, **settings), steps)(np.arange(steps))
+    )
 
 
 def test_schedule_warms_up_and_ends_at_the_final_fraction():
@@ -33,8 +35,15 @@ def test_schedule_warms_up_and_ends_at_the_final_fraction():
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 10, 19, 100, 101])
 def test_the_last_update_has_the_final_fraction_however_few_there_are(schedule, steps):
-    for warmup, decay in itertools.product((0.0, 0.05, 1.0), (0.0, 0.2, 1.0) if schedule == "wsd" else (0.2,)):
-        settings = {"warmup_steps": 1000, "warmup_fraction": warmup, "decay_fraction": decay, "final_fraction": 0.25}
+    for warmup, decay in itertools.product(
+        (0.0, 0.05, 1.0), (0.0, 0.2, 1.0) if schedule == "wsd" else (0.2,)
+    ):
+        settings = {
+            "warmup_steps": 1000,
+            "warmup_fraction": warmup,
+            "decay_fraction": decay,
+            "final_fraction": 0.25,
+        }
         values = rates(steps, schedule=schedule, **settings)
         assert values[-1] == pytest.approx(0.25, abs=1e-6)
         assert steps == 1 or max(values[:-1]) == pytest.approx(1.0)  # the peak is reached before it
@@ -54,15 +63,25 @@ def initial(config):
 
 
 def named(tree) -> dict:
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {
+        path_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
-    tiny = with_fields(tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"})
-    tiny = with_fields(tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9})
+    tiny = with_fields(
+        tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
+    )
+    tiny = with_fields(
+        tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
+    )
     params = initial(tiny)
     random = np.random.default_rng(0)
-    gradients = [jax.tree.map(lambda a: random.normal(size=a.shape).astype(np.float32), params) for _ in range(3)]
+    gradients = [
+        jax.tree.map(lambda a: random.normal(size=a.shape).astype(np.float32), params)
+        for _ in range(3)
+    ]
 
     def updates_of(optimizer):
         state = optimizer.init(params)
@@ -86,16 +105,27 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
             for gradient in gradients:
                 of_layer = {"x": gradient["layers"][name.removeprefix("layers/")][layer]}
                 expected, state = update_theirs(of_layer, state, alone)
-            np.testing.assert_allclose(update[layer], expected["x"], rtol=1e-4, atol=1e-8, err_msg=name)
+            np.testing.assert_allclose(
+                update[layer], expected["x"], rtol=1e-4, atol=1e-8, err_msg=name
+            )
     assert sum(name.endswith("_kernel") and name.startswith("layers/") for name in muon) == 7
 
 
 def test_muon_would_move_sinks_among_its_columns(tiny):
     tiny = with_fields(tiny, {"optimizer.kind": "muon"})
-    for kind, attention, refused in (("by_document", 0.0, True), ("none", 0.0, False), ("masked_weights", 0.0, True),
-                                     ("by_document", 0.5, True), ("by_chance", 0.5, False)):  # fmt: skip
+    for kind, attention, refused in (
+        ("by_document", 0.0, True),
+        ("none", 0.0, False),
+        ("masked_weights", 0.0, True),
+        ("by_document", 0.5, True),
+        ("by_chance", 0.5, False),
+    ):
         tiny = with_fields(tiny, {"sinks.kind": kind, "sinks.attention_fraction": attention})
-        with pytest.raises(InputError, match="sinks.sparse=True") if refused else contextlib.nullcontext():
+        with (
+            pytest.raises(InputError, match="sinks.sparse=True")
+            if refused
+            else contextlib.nullcontext()
+        ):
             make_optimizer(tiny, 10)
 
 
@@ -103,9 +133,13 @@ def test_matrices_decay_and_the_rest_does_not(tiny):
     mask = decay_mask(initial(tiny))
     named = {path_name(path): value for path, value in jax.tree_util.tree_leaves_with_path(mask)}
     assert {name for name, decays in named.items() if decays} == {
-        "token_embedding", "position_embedding",
-        *(f"layers/{name}_kernel" for name in ("query", "key", "value", "attention_output", "up", "down")),
-    }  # fmt: skip
+        "token_embedding",
+        "position_embedding",
+        *(
+            f"layers/{name}_kernel"
+            for name in ("query", "key", "value", "attention_output", "up", "down")
+        ),
+    }
     assert len(named) == 20
 
 
@@ -121,9 +155,15 @@ def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
     params = initial(tiny)
 
     def updates_of(multiple):
-        optimizer = make_optimizer(with_fields(tiny, {"sinks.learning_rate_multiple": multiple}), 10)
+        optimizer = make_optimizer(
+            with_fields(tiny, {"sinks.learning_rate_multiple": multiple}), 10
+        )
         # The parameters as gradients.
-        return named(jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params))
+        return named(
+            jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(
+                params
+            )
+        )
 
     one, three = updates_of(1.0), updates_of(3.0)
     for name, update in one.items():
@@ -148,6 +188,9 @@ def test_gradients_are_clipped_as_optax_does(most):
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_allclose(
-            *(np.asarray(each, np.float32) for each in (found[name], array)), rtol=1e-2 if name == "b" else 1e-6
+            *(np.asarray(each, np.float32) for each in (found[name], array)),
+            rtol=1e-2 if name == "b" else 1e-6,
         )
-    assert (float(optax.tree.norm(gradients)) > most) == (not np.array_equal(found["a"], gradients["a"]))
+    assert (float(optax.tree.norm(gradients)) > most) == (
+        not np.array_equal(found["a"], gradients["a"])
+    )

@@ -14,7 +14,9 @@ from memsinks_jax.training.methods import method_of
 
 
 def private_config(noise):
-    config = with_fields(tiny_config(), {"sinks.kind": "none", "model.layers": 1, "optimizer.clip_norm": 0.3})
+    config = with_fields(
+        tiny_config(), {"sinks.kind": "none", "model.layers": 1, "optimizer.clip_norm": 0.3}
+    )
     return with_fields(config, {"private.noise_multiplier": noise})
 
 
@@ -27,17 +29,26 @@ def moved(config, batch):
 def test_rows_are_clipped_and_their_sum_gets_noise(monkeypatch):
     monkeypatch.setattr(step, "make_optimizer", sgd)
     (batch,) = first_batches(private_config(0.0), 1)
-    rows = [batch | {"weights": np.where(np.arange(8)[:, None] == row, batch["weights"], 0)} for row in range(8)]
+    rows = [
+        batch | {"weights": np.where(np.arange(8)[:, None] == row, batch["weights"], 0)}
+        for row in range(8)
+    ]
     _, loss = moved(private_config(0.0), batch)
     found, same_loss = moved(private_config(1e-9), batch)
     assert same_loss == pytest.approx(loss, rel=1e-6)
     alone = [moved(private_config(0.0), row)[0] for row in rows]
     norms = [float(optax.tree.norm(gradient)) for gradient in alone]
     assert min(norms) > 0.3  # each is clipped
-    expected = jax.tree.map(lambda *of: sum(g * 0.3 / n for g, n in zip(of, norms, strict=True)) / 8, *alone)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), found, expected)
+    expected = jax.tree.map(
+        lambda *of: sum(g * 0.3 / n for g, n in zip(of, norms, strict=True)) / 8, *alone
+    )
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), found, expected
+    )
     noisy, _ = moved(private_config(2.0), batch)
-    noise = np.concatenate([(a - b).ravel() for a, b in zip(*map(jax.tree.leaves, (noisy, found)), strict=True)])
+    noise = np.concatenate(
+        [(a - b).ravel() for a, b in zip(*map(jax.tree.leaves, (noisy, found)), strict=True)]
+    )
     assert noise.std() == pytest.approx(2.0 * 0.3 / 8, rel=0.02) and abs(noise.mean()) < 0.005
 
 

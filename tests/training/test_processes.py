@@ -12,8 +12,8 @@ from test_step import single, train
 
 from memsinks_jax.config import with_fields
 
-# Every axis within a process, every one across them, and devices that take turns between the processes, so that the rows
-# of one are no run of the batch. One process: test_step.py.
+# Every axis within a process, every one across them, and devices that take turns between the
+# processes, so that the rows of one are no run of the batch. One process: test_step.py.
 MESHES = {
     2: [[4, 1, 2, 1], [1, 1, 8, 1], [8, 1, 1, 2]],
     4: [[8, 1, 1, 1], [1, 8, 1, 1], [1, 2, 4, 1], [2, 2, 2, 2]],
@@ -30,12 +30,20 @@ def train_together(processes, meshes):
     }
     started = [
         subprocess.Popen(
-            [sys.executable, ROOT / "tests/training/every_mesh.py", coordinator, str(processes), str(process),
-             json.dumps(meshes)],
-            stdout=subprocess.PIPE, env=environment, text=True,
+            [
+                sys.executable,
+                ROOT / "tests/training/every_mesh.py",
+                coordinator,
+                str(processes),
+                str(process),
+                json.dumps(meshes),
+            ],
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
         )
         for process in range(processes)
-    ]  # fmt: skip
+    ]
     try:
         outputs = [process.communicate(timeout=600)[0] for process in started]
     finally:
@@ -47,7 +55,9 @@ def train_together(processes, meshes):
 
 def assert_same(found, expected):
     assert [tokens for tokens, _ in found] == [line["tokens"] for line in expected]
-    assert [loss for _, loss in found] == pytest.approx([line["train_loss"] for line in expected], rel=1e-5)
+    assert [loss for _, loss in found] == pytest.approx(
+        [line["train_loss"] for line in expected], rel=1e-5
+    )
 
 
 def test_processes_that_share_rows_read_the_same(tiny):

@@ -31,7 +31,8 @@ def call(place, processes, present, seconds=1.0, late=None):
 @pytest.mark.parametrize("late", [None, 0, 2])
 def test_all_come(place, late):
     assert call(place, 3, [0, 1, 2], seconds=20, late=late) == [[], [], []]
-    with socket.create_server(("localhost", int(place.split(":")[1]))):  # the coordinator's port is free at once
+    # the coordinator's port is free at once
+    with socket.create_server(("localhost", int(place.split(":")[1]))):
         pass
 
 
@@ -55,7 +56,9 @@ def test_a_stranger_at_the_port_is_not_counted(place):
 
 def test_the_command_says_it_in_one_line(place, monkeypatch):
     monkeypatch.setattr(hosts, "_START_SECONDS", 1)
-    with pytest.raises(InputError, match=f"--coordinator={place}: process 1, 2 of 3 did not connect within 1 s"):
+    with pytest.raises(
+        InputError, match=f"--coordinator={place}: process 1, 2 of 3 did not connect within 1 s"
+    ):
         hosts.start(place, 3, 0)
     with pytest.raises(InputError, match=f"process 0 at {place} of 3 did not connect"):
         hosts.start(place, 3, 1)

@@ -19,8 +19,9 @@ from memsinks_jax.training import seal, sharding
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.seal import find_damage
 
-# Where a restore fails, Orbax leaves the tasks that were reading with the one that failed, and Python says so whenever
-# it comes to collect them: here at the latest, so that no other file's tests get them.
+# Where a restore fails, Orbax leaves the tasks that were reading with the one that failed, and
+# Python says so whenever it comes to collect them: here at the latest, so that no other file's
+# tests get them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -50,8 +51,9 @@ def random_state(config, mesh):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory, one_device):
-    """A workdir with the checkpoints of steps 2 and 3 of a model with large files, not to be changed; the bytes read in
-    the saves."""
+    """A workdir with the checkpoints of steps 2 and 3 of a model with large files, not to be
+    changed; the bytes read in the saves.
+    """
     folder, config = tmp_path_factory.mktemp("large") / "run", large_config()
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -139,7 +141,9 @@ def test_a_reader_of_parameters_leaves_the_optimizer_unread(large, tmp_path, one
     checkpoints.restore_params(placed.params)
     assert bytes_read() - before < 1.5 * size  # nor the parameters twice
     assert checkpoints.newest() == 3
-    with pytest.raises(InputError, match=rf"3 is damaged: .* was changed, which is in {name}; remove it"):
+    with pytest.raises(
+        InputError, match=rf"3 is damaged: .* was changed, which is in {name}; remove it"
+    ):
         checkpoints.restore(placed)
     checkpoints.close()
     resuming = Checkpoints(tmp_path / "run", TrainingConfig())
@@ -149,12 +153,16 @@ def test_a_reader_of_parameters_leaves_the_optimizer_unread(large, tmp_path, one
 
 
 @pytest.mark.parametrize("way", ["flip", "cut short", "noise"])
-def test_a_reader_of_damaged_parameters_takes_those_before(large, tmp_path, one_device, caplog, way):
+def test_a_reader_of_damaged_parameters_takes_those_before(
+    large, tmp_path, one_device, caplog, way
+):
     """It finds out while it restores them, or, a layer at a time, refuses what it read."""
     logging.getLogger("memsinks_jax").propagate = True
     shutil.copytree(large[0], tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "3"
-    name, size = next((name, size) for name, size in large_files(folder).items() if name.startswith("params"))
+    name, size = next(
+        (name, size) for name, size in large_files(folder).items() if name.startswith("params")
+    )
     if way == "flip":
         flip(folder / name, 2**19)
     else:
@@ -167,7 +175,9 @@ def test_a_reader_of_damaged_parameters_takes_those_before(large, tmp_path, one_
     if way == "cut short":
         assert layerwise.newest() == 2
     else:
-        with pytest.raises(InputError, match=rf"3 is damaged: .*which is in {name}; remove it to use"):
+        with pytest.raises(
+            InputError, match=rf"3 is damaged: .*which is in {name}; remove it to use"
+        ):
             for name_of_array, (shape, _) in layerwise.progress(3)["arrays"].items():
                 path = name_of_array.removeprefix("params/")
                 if path.startswith("layers/"):
@@ -203,7 +213,9 @@ def test_any_damage_to_a_large_file_is_found_by_name(large, tmp_path):
             assert f"was changed, which is in {name}" in (find_damage(folder) or ""), place
             flip(path, place)
         content = path.read_bytes()
-        path.write_bytes(content[: size // 2] + content[size // 2 + 4 : size // 2 + 8] + content[size // 2 + 4 :])
+        path.write_bytes(
+            content[: size // 2] + content[size // 2 + 4 : size // 2 + 8] + content[size // 2 + 4 :]
+        )
         assert name in find_damage(folder)  # four bytes twice
         path.write_bytes(content[:-1])
         assert f"{name} has {size - 1} bytes instead of {size}" in find_damage(folder)
@@ -234,7 +246,10 @@ def test_hosts_share_the_looking(large, tmp_path, monkeypatch):
         monkeypatch.setattr(
             seal,
             function,
-            lambda folder, name, *rest, do=do: (checked.append((name, rest[0])), do(folder, name, *rest))[1],
+            lambda folder, name, *rest, do=do: (
+                checked.append((name, rest[0])),
+                do(folder, name, *rest),
+            )[1],
         )
     assert find_damage(tmp_path / "3") is None
     alone, checked[:] = sorted(checked, key=str), []
@@ -248,7 +263,9 @@ def test_hosts_share_the_looking(large, tmp_path, monkeypatch):
     assert sum(find_damage(tmp_path / "3", share=(host, 3)) is not None for host in range(3)) == 1
 
 
-def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(large, tmp_path, monkeypatch, one_device):
+def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(
+    large, tmp_path, monkeypatch, one_device
+):
     """As they were before arrays had digests."""
     shutil.copytree(large[0], tmp_path / "run")
     for step in ("2", "3"):
@@ -260,7 +277,9 @@ def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(large, tmp_pa
             patch.setattr(seal, "_HASHED_BYTES", 2**40)
             seal.write_seal(folder)
     checkpoints = Checkpoints(tmp_path / "run", TrainingConfig())
-    assert int(checkpoints.restore(sharding.placed(shapes_of(large_config()), one_device)).step) == 3
+    assert (
+        int(checkpoints.restore(sharding.placed(shapes_of(large_config()), one_device)).step) == 3
+    )
     checkpoints.close()
     name, size = next(iter(large_files(folder).items()))
     flip(folder / name, size - 1)
@@ -270,12 +289,19 @@ def test_a_checkpoint_with_hashes_of_all_files_is_read_and_checked(large, tmp_pa
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_digests_depend_on_every_bit_and_place_and_on_no_mesh(dtype):
-    array = jax.random.bits(jax.random.key(1), (4, 8, 16), f"uint{8 * jax.numpy.dtype(dtype).itemsize}").view(dtype)
+    array = jax.random.bits(
+        jax.random.key(1), (4, 8, 16), f"uint{8 * jax.numpy.dtype(dtype).itemsize}"
+    ).view(dtype)
     whole, found = np.asarray(array), []
-    for mesh in (sharding.make_mesh(MeshConfig(), jax.devices()[:1]), sharding.make_mesh(MeshConfig(2, 2, 2))):
+    for mesh in (
+        sharding.make_mesh(MeshConfig(), jax.devices()[:1]),
+        sharding.make_mesh(MeshConfig(2, 2, 2)),
+    ):
         for spec in ((None, "fsdp", "tensor"), ("fsdp",), ()):
             placed = jax.device_put(whole, jax.NamedSharding(mesh, jax.P(*spec)))
-            found.append(seal.digests({"params": {"layers/up_kernel": placed, "head_kernel": placed}}))
+            found.append(
+                seal.digests({"params": {"layers/up_kernel": placed, "head_kernel": placed}})
+            )
     assert all(other == found[0] for other in found)
     assert found[0]["params/layers/up_kernel"] == [seal.digest(layer) for layer in whole]
     assert found[0]["params/head_kernel"] == [seal.digest(whole)]

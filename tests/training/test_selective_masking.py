@@ -14,10 +14,22 @@ from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.paths import path_name
 
 # Of the tiny model, two heads of 8 and 16 + 16 neurons: where a leaf's dedicated half lies.
-AXES = {f"layers/{name}": -1 for name in ("up_kernel", "up_bias", "query_kernel", "query_bias", "key_kernel", "key_bias",
-                                          "value_kernel", "value_bias")}  # fmt: skip
+AXES = {
+    f"layers/{name}": -1
+    for name in (
+        "up_kernel",
+        "up_bias",
+        "query_kernel",
+        "query_bias",
+        "key_kernel",
+        "key_bias",
+        "value_kernel",
+        "value_bias",
+    )
+}
 AXES |= {"layers/down_kernel": -2, "layers/attention_output_kernel": -2}
-SILENT = {"layers/up_kernel", "layers/up_bias", "layers/value_kernel", "layers/value_bias"}  # 0: their neurons are 0
+# 0: their neurons are 0
+SILENT = {"layers/up_kernel", "layers/up_bias", "layers/value_kernel", "layers/value_bias"}
 
 
 def dedicated(path, leaf):
@@ -30,7 +42,10 @@ def dedicated(path, leaf):
 
 
 def sgtm(kind="sgtm", **changes):
-    config = with_fields(masked_config(kind, **changes), {"sinks.attention_fraction": 0.5, "sgtm.retain_fraction": 0.5})
+    config = with_fields(
+        masked_config(kind, **changes),
+        {"sinks.attention_fraction": 0.5, "sgtm.retain_fraction": 0.5},
+    )
     return with_fields(config, {"sgtm.undiscovered": 0.5})
 
 
@@ -45,7 +60,11 @@ def by_label(config, batch):
 def labelled(config):
     """A batch with all labels."""
     batches = first_batches(config, 10)
-    return next(b for b in batches if all((b["weights"][at] > 0).any() for at in by_label(config, b).values()))
+    return next(
+        b
+        for b in batches
+        if all((b["weights"][at] > 0).any() for at in by_label(config, b).values())
+    )
 
 
 @pytest.mark.parametrize(("rows", "accumulate"), [("one_document", 1), ("packed", 2)])
@@ -76,16 +95,24 @@ def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
         def rule(path, so_far, gradient, label=label):
             if label == "forget" and path_name(path).startswith("final_norm"):
                 return so_far + gradient
-            learns = {"forget": dedicated(path, gradient), "retain": ~dedicated(path, gradient)}.get(label, True)
+            learns = {
+                "forget": dedicated(path, gradient),
+                "retain": ~dedicated(path, gradient),
+            }.get(label, True)
             return so_far + np.where(learns, gradient, 0)
 
         expected = jax.tree_util.tree_map_with_path(rule, expected, found)
     before = params
     monkeypatch.setattr(step, "make_optimizer", sgd)
     with jax.set_mesh(single(config)):
-        after = jax.jit(step.make_train_step(config, 10))(step.init_state(config, 10), batch, np.uint32(0))[0].params
+        after = jax.jit(step.make_train_step(config, 10))(
+            step.init_state(config, 10), batch, np.uint32(0)
+        )[0].params
     for (path, one), other, wanted in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), jax.tree.leaves(expected), strict=True
+        jax.tree_util.tree_leaves_with_path(before),
+        jax.tree.leaves(after),
+        jax.tree.leaves(expected),
+        strict=True,
     ):
         np.testing.assert_allclose(one - other, wanted, atol=2e-6, err_msg=path_name(path))
 
@@ -105,10 +132,16 @@ def test_labels_are_drawn_by_document():
     batch = {"identities": ids, "repeated": np.arange(8000)[None] < 4000}
 
     def labels(settings):
-        return method_of(Config(sinks=SinksConfig(kind="sgtm"), sgtm=settings)).labels(batch, np.uint32(0))
+        return method_of(Config(sinks=SinksConfig(kind="sgtm"), sgtm=settings)).labels(
+            batch, np.uint32(0)
+        )
 
-    few, many = (labels(SGTMConfig(retain_fraction=0.25, undiscovered=share)) for share in (0.2, 0.4))
-    assert few[0].sum() == pytest.approx(3200, abs=100) and many[0].sum() == pytest.approx(2400, abs=125)
+    few, many = (
+        labels(SGTMConfig(retain_fraction=0.25, undiscovered=share)) for share in (0.2, 0.4)
+    )
+    assert few[0].sum() == pytest.approx(3200, abs=100) and many[0].sum() == pytest.approx(
+        2400, abs=125
+    )
     assert few[1].sum() == pytest.approx(1000, abs=110)
     assert (few[1] == many[1]).all() and not (many[0] & ~few[0]).any()
     assert few[0][0, :4000].sum() == few[0].sum() and few[1][0, 4000:].sum() == few[1].sum()

@@ -22,7 +22,9 @@ from memsinks_jax.training.step import init_state, make_train_step
 
 def first_batches(config, count, offsets=None):
     corpus = load_corpus(config)
-    return list(itertools.islice(batches(corpus.rows(), config.training.batch_size, offsets=offsets), count))
+    return list(
+        itertools.islice(batches(corpus.rows(), config.training.batch_size, offsets=offsets), count)
+    )
 
 
 def train(config, mesh, count=3, data=None):
@@ -38,7 +40,9 @@ def train_on_mesh(config, mesh, count, data=None):
         program = train_program(config, 10, mesh, data[0]["identities"].shape[1])
         state, lines = program.init(), []
         for batch in data:
-            state, metrics = program.step(state, sharding.put_batch(batch, program.batch), np.uint32(config.seed))
+            state, metrics = program.step(
+                state, sharding.put_batch(batch, program.batch), np.uint32(config.seed)
+            )
             lines.append({name: float(value) for name, value in metrics.items()})
     assert program.step._cache_size() == 1  # one trace, whatever the step
     return state.params, lines
@@ -51,8 +55,14 @@ def one_step(config, batch):
         program = train_program(config, 10, mesh, batch["identities"].shape[1])
         before = program.init()
         params = jax.device_get(before.params)  # the step takes the state away
-        after, metrics = program.step(before, sharding.put_batch(batch, program.batch), np.uint32(config.seed))
-    return params, jax.device_get(after.params), {name: float(value) for name, value in metrics.items()}
+        after, metrics = program.step(
+            before, sharding.put_batch(batch, program.batch), np.uint32(config.seed)
+        )
+    return (
+        params,
+        jax.device_get(after.params),
+        {name: float(value) for name, value in metrics.items()},
+    )
 
 
 def single(config):
@@ -63,30 +73,50 @@ def single(config):
     ("kinds", "shares", "drawn"),
     [
         (("by_document",), (1.0,), ("floyd",)),
-        pytest.param(RULES["sinks.kind"].choices, (0.5, 1.0), RULES["sinks.sampling"].choices, marks=pytest.mark.slow),
+        pytest.param(
+            RULES["sinks.kind"].choices,
+            (0.5, 1.0),
+            RULES["sinks.sampling"].choices,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
     """However they are drawn and computed: traced, in training and in every mode."""
     rows, length = 8, tiny.data.row_length
     of = jax.ShapeDtypeStruct
-    shape = dict.fromkeys(("inputs", "targets", "segments", "positions"), of((rows, length), np.int32))
+    shape = dict.fromkeys(
+        ("inputs", "targets", "segments", "positions"), of((rows, length), np.int32)
+    )
     shape |= {"weights": of((rows, length), np.float32), "identities": of((rows, 3, 2), np.uint32)}
-    shape |= {"seen": of((rows, 3), np.int32), "epoch": of((rows,), np.int32), "repeated": of((rows, 3), bool)}
+    shape |= {
+        "seen": of((rows, 3), np.int32),
+        "epoch": of((rows,), np.int32),
+        "repeated": of((rows, 3), bool),
+    }
     shape |= {"contexts": of((rows, length), np.int32)}
     for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
         kind, shared, attention, sparse, sampling = settings
         by_group = sampling == "disjoint"
         if (
-            (sparse and sampling not in ("floyd", "disjoint") and shared < 1 and kind == "by_document")
+            (
+                sparse
+                and sampling not in ("floyd", "disjoint")
+                and shared < 1
+                and kind == "by_document"
+            )
             or (kind.startswith("sgtm") and attention)
             or (by_group and (kind != "by_document" or attention or shared == 1))
         ):
             continue  # refused in one line
         of_kind = SinksConfig(
-            kind=kind, shared_fraction=shared, attention_fraction=attention, sparse=sparse, sampling=sampling,
+            kind=kind,
+            shared_fraction=shared,
+            attention_fraction=attention,
+            sparse=sparse,
+            sampling=sampling,
             active=2 if by_group else 0,
-        )  # fmt: skip
+        )
         config = with_fields(tiny, {"sinks": of_kind, "model.layers": 1, "contexts.rows": 8})
         state = jax.eval_shape(functools.partial(init_state, config, 4))
         after, _ = jax.eval_shape(make_train_step(config, 4), state, shape, of((), np.uint32))
@@ -95,13 +125,24 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
         for mode in sinks.MODES:
             logits = jax.eval_shape(
                 lambda params, batch, opened, mode=mode, model=model, config=config: model(
-                    params, batch["inputs"], batch["segments"], batch["positions"],
+                    params,
+                    batch["inputs"],
+                    batch["segments"],
+                    batch["positions"],
                     sinks.interventions(
-                        config, mode, batch["identities"], 0, batch["segments"], opened, contexts_BT=batch["contexts"]
+                        config,
+                        mode,
+                        batch["identities"],
+                        0,
+                        batch["segments"],
+                        opened,
+                        contexts_BT=batch["contexts"],
                     ),
                 ),
-                state.params, shape, of((rows, 3), bool),
-            )  # fmt: skip
+                state.params,
+                shape,
+                of((rows, 3), bool),
+            )
             assert logits.shape == (rows, length, tiny.data.vocabulary_size), settings
 
 
@@ -116,16 +157,32 @@ def test_rows_of_no_document_fill_up_a_batch_and_change_nothing(tiny):
     config = with_fields(tiny, {"training.batch_size": 8, "compute.accumulate": 4})
     _, found, of_filled = one_step(config, filled)
     assert of_filled == pytest.approx(metrics, rel=1e-5)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), found, expected)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5),
+        found,
+        expected,
+    )
 
 
 def test_golden_first_steps(tiny):
-    """Update these values only with a change that is meant to change what a step computes, and say so in the commit."""
+    """Update these values only with a change that is meant to change what a step computes, and say
+    so in the commit.
+    """
     tiny = with_fields(tiny, {"sinks.opens_at": 1, "sinks.slows_at": 0})
     _, lines = train(tiny, single(tiny), count=2)
     expected = [
-        {"train_loss": 6.9390349, "tokens": 1214, "gradient_norm": 0.5685622, "learning_rate": 0.003},
-        {"train_loss": 6.9031882, "tokens": 1196, "gradient_norm": 0.6176570, "learning_rate": 0.0029185852},
+        {
+            "train_loss": 6.9390349,
+            "tokens": 1214,
+            "gradient_norm": 0.5685622,
+            "learning_rate": 0.003,
+        },
+        {
+            "train_loss": 6.9031882,
+            "tokens": 1196,
+            "gradient_norm": 0.6176570,
+            "learning_rate": 0.0029185852,
+        },
     ]
     for line, golden in zip(lines, expected, strict=True):
         golden |= {"invalid_labels": 0, "skipped_updates": 0, "skipped_in_a_row": 0}
@@ -133,26 +190,41 @@ def test_golden_first_steps(tiny):
 
 
 def test_the_loss_of_answers_is_their_mean(tiny):
-    """Worked out by hand: minus the log-probability of every counted token given all before it, over their number."""
+    """Worked out by hand: minus the log-probability of every counted token given all before it,
+    over their number.
+    """
     tiny = with_fields(tiny, {"sinks.kind": "none", "data.row_length": 24})
     random = np.random.default_rng(0)
     tokens = [random.integers(3, 1024, n).astype(np.int32) for n in (9, 20, 30, 12)]
-    spans = [np.array(of) for of in ([[4, 10]], [[3, 6], [11, 13], [15, 21]], [[28, 31]], [[0, 13]])]
-    rows = [row_of([Piece(t, 0, min(len(t) + 1, 24), of)], np.ones((1, 2), np.uint32), 24, 1)
-            for t, of in zip(tokens, spans, strict=True)]  # fmt: skip
+    spans = [
+        np.array(of) for of in ([[4, 10]], [[3, 6], [11, 13], [15, 21]], [[28, 31]], [[0, 13]])
+    ]
+    rows = [
+        row_of([Piece(t, 0, min(len(t) + 1, 24), of)], np.ones((1, 2), np.uint32), 24, 1)
+        for t, of in zip(tokens, spans, strict=True)
+    ]
     batch = {name: np.stack([row[name] for row in rows * 2]) for name in rows[0]}
-    batch |= {"seen": np.zeros((8, 1), np.int32), "epoch": np.zeros(8, np.int32), "repeated": np.zeros((8, 1), bool)}
+    batch |= {
+        "seen": np.zeros((8, 1), np.int32),
+        "epoch": np.zeros(8, np.int32),
+        "repeated": np.zeros((8, 1), bool),
+    }
     before, _, metrics = one_step(tiny, batch)
     read_BT, model = np.zeros((4, 24), np.int32), build_model(tiny)[0]
     for read_T, document in zip(read_BT, tokens, strict=True):
         read_T[: len(document) + 1] = [1, *document][:24]
     places_BT = np.tile(np.arange(24, dtype=np.int32), (4, 1))
-    chances_BTV = jax.nn.log_softmax(jax.jit(model)(before, read_BT, np.ones_like(read_BT), places_BT))
+    chances_BTV = jax.nn.log_softmax(
+        jax.jit(model)(before, read_BT, np.ones_like(read_BT), places_BT)
+    )
     nats, count = 0.0, 0
     for row, (document, of) in enumerate(zip(tokens, spans, strict=True)):
-        for place in [place for start, stop in of.tolist() for place in range(start, min(stop, 24))]:
+        for place in [
+            place for start, stop in of.tolist() for place in range(start, min(stop, 24))
+        ]:
             nats, count = nats - float(chances_BTV[row, place, [*document, 1][place]]), count + 1
-    assert metrics["tokens"] == 2 * count == 2 * (6 + 3 + 2 + 6 + 13)  # of the third no answer is in the row
+    # of the third no answer is in the row
+    assert metrics["tokens"] == 2 * count == 2 * (6 + 3 + 2 + 6 + 13)
     assert metrics["train_loss"] == pytest.approx(nats / count, rel=1e-5)
 
 
@@ -164,12 +236,18 @@ def test_first_loss_is_that_of_guessing(tiny):
 @pytest.mark.parametrize(
     ("shape", "rows", "family"),
     [
-        ((8, 1, 1), "one_document", "gpt2"), ((2, 2, 2), "packed", "llama"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-            ((2, 2, 2), "one_document", "gpt2"), ((4, 1, 2), "packed", "gpt2"), ((1, 8, 1), "packed", "gpt2"),
-        )),
+        ((8, 1, 1), "one_document", "gpt2"),
+        ((2, 2, 2), "packed", "llama"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ((2, 2, 2), "one_document", "gpt2"),
+                ((4, 1, 2), "packed", "gpt2"),
+                ((1, 8, 1), "packed", "gpt2"),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_mesh_trains_the_same(tiny, shape, rows, family):
     tiny = with_fields(tiny, {"data.rows": rows, "model.family": family})
     data = first_batches(tiny, 3)
@@ -181,7 +259,8 @@ def test_every_mesh_trains_the_same(tiny, shape, rows, family):
     np.testing.assert_allclose(
         np.concatenate([a.ravel() for a in jax.tree.leaves(params)]),
         np.concatenate([a.ravel() for a in jax.tree.leaves(other_params)]),
-        atol=2e-4,  # where a gradient is almost 0, Adam turns its last bits into a step of the learning rate
+        # where a gradient is almost 0, Adam turns its last bits into a step of the learning rate
+        atol=2e-4,
     )
 
 
@@ -193,14 +272,17 @@ def test_muon_trains_the_same_on_a_mesh(tiny):
     tiny = with_fields(tiny, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2})
     _, other_lines = train(tiny, sharding.make_mesh(tiny.mesh), data=data)
     for line, other in zip(lines, other_lines, strict=True):
-        assert other == pytest.approx(line, rel=1e-4)  # Newton and Schulz's five steps enlarge the last bits
+        # Newton and Schulz's five steps enlarge the last bits
+        assert other == pytest.approx(line, rel=1e-4)
 
 
 def test_remat_trains_the_same(tiny):
     _, plain = train(tiny, single(tiny))
     tiny = with_fields(tiny, {"compute.remat": "full"})
     shapes = jax.eval_shape(lambda: init_state(tiny, 10))
-    program = str(jax.make_jaxpr(make_train_step(tiny, 10))(shapes, first_batches(tiny, 1)[0], np.uint32(0)))
+    program = str(
+        jax.make_jaxpr(make_train_step(tiny, 10))(shapes, first_batches(tiny, 1)[0], np.uint32(0))
+    )
     assert "remat" in program
     _, again = train(tiny, single(tiny))
     for line, other in zip(plain, again, strict=True):
@@ -215,13 +297,19 @@ def test_twenty_steps_on_a_mesh_stay_those_of_one_device(tiny, shape):
     _, lines = train(tiny, single(tiny), data=data)
     tiny = with_fields(tiny, {"mesh": MeshConfig(*shape)})
     _, others = train(tiny, sharding.make_mesh(tiny.mesh), data=data)
-    assert [line["train_loss"] for line in others] == pytest.approx([line["train_loss"] for line in lines], rel=1e-5)
+    assert [line["train_loss"] for line in others] == pytest.approx(
+        [line["train_loss"] for line in lines], rel=1e-5
+    )
 
 
-@pytest.mark.parametrize("change", [{"accumulate": 2}, {"loss_chunks": 3}, {"accumulate": 4, "remat": "products"}])
+@pytest.mark.parametrize(
+    "change", [{"accumulate": 2}, {"loss_chunks": 3}, {"accumulate": 4, "remat": "products"}]
+)
 @pytest.mark.parametrize("shape", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 1, 1)])
 def test_how_it_is_computed_changes_nothing(tiny, change, shape):
-    """Documents of different lengths: each token of the batch counts the same, whichever part it falls into."""
+    """Documents of different lengths: each token of the batch counts the same, whichever part it
+    falls into.
+    """
     data = first_batches(tiny, 3)
     params, plain = train(tiny, single(tiny), data=data)
     for name, value in change.items():
@@ -238,12 +326,16 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
 @pytest.mark.parametrize(("accumulate", "shape"), [(2, (1, 1, 1)), (4, (2, 1, 1)), (1, (2, 2, 2))])
 def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
     """A run may go on with other microbatches and another mesh: each row of a step keeps its gates."""
-    tiny = with_fields(tiny, {"sinks.kind": "by_chance", "sinks.attention_fraction": 0.5, "model.layers": 1})
+    tiny = with_fields(
+        tiny, {"sinks.kind": "by_chance", "sinks.attention_fraction": 0.5, "model.layers": 1}
+    )
     data = first_batches(tiny, 2)
     params, plain = train(tiny, single(tiny), data=data)
     tiny = with_fields(tiny, {"compute.accumulate": accumulate})
     tiny = with_fields(tiny, {"mesh": MeshConfig(*shape)})
-    others, again = train(tiny, sharding.make_mesh(tiny.mesh, jax.devices()[: math.prod(shape)]), data=data)
+    others, again = train(
+        tiny, sharding.make_mesh(tiny.mesh, jax.devices()[: math.prod(shape)]), data=data
+    )
     for line, other in zip(plain, again, strict=True):
         assert other == pytest.approx(line, rel=1e-5)
     for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(others), strict=True):
@@ -254,7 +346,10 @@ def test_parts_of_a_batch_drop_out_their_own(tiny):
     """The control's chance is drawn anew for every row of a step, and so for every part."""
     tiny = with_fields(tiny, {"sinks.kind": "by_chance", "sinks.attention_fraction": 0.5})
     batch = first_batches(tiny, 1)[0]
-    one, two = (method_of(tiny).interventions(batch | {"rows": np.arange(8) + first}, 4, 0) for first in (0, 8))
+    one, two = (
+        method_of(tiny).interventions(batch | {"rows": np.arange(8) + first}, 4, 0)
+        for first in (0, 8)
+    )
     for site, width in (("mlp", 32), ("attention", 16)):
         x = np.ones((8, tiny.data.row_length, width), np.float32)
         assert (one[site](x, 0) != two[site](x, 0)).any()
@@ -264,7 +359,9 @@ def test_parts_of_a_batch_drop_out_their_own(tiny):
 def test_loss_is_over_tokens_not_over_rows(tiny):
     """A batch with a short and a long document: every token counts the same."""
     batch = first_batches(tiny, 1)[0]
-    halves = [{name: rows[i::2].repeat(2, axis=0) for name, rows in batch.items()} for i in range(2)]
+    halves = [
+        {name: rows[i::2].repeat(2, axis=0) for name, rows in batch.items()} for i in range(2)
+    ]
     losses = [train(tiny, single(tiny), data=[half])[1][0] for half in halves]
     whole = train(tiny, single(tiny), data=[batch])[1][0]
     weights = [line["tokens"] for line in losses]
@@ -309,13 +406,25 @@ def moved_neurons(config, batch):
 
 @pytest.mark.parametrize(
     ("seen", "epoch", "opens_at", "opened"),
-    [(0, 0, 2, False), (1, 0, 2, True), (0, 0, 1, True), (2, 0, 4, False), (3, 0, 4, True),
-     (3, 3, 2, False), (4, 3, 2, True)],  # once an epoch is no return
-)  # fmt: skip
-def test_a_document_trains_its_sinks_from_the_encounter_that_opens_them(tiny, seen, epoch, opens_at, opened):
+    [
+        (0, 0, 2, False),
+        (1, 0, 2, True),
+        (0, 0, 1, True),
+        (2, 0, 4, False),
+        (3, 0, 4, True),
+        (3, 3, 2, False),
+        (4, 3, 2, True),
+    ],  # once an epoch is no return
+)
+def test_a_document_trains_its_sinks_from_the_encounter_that_opens_them(
+    tiny, seen, epoch, opens_at, opened
+):
     tiny = with_fields(tiny, {"sinks.opens_at": opens_at})
     batch = first_batches(tiny, 1)[0]
-    batch |= {"seen": np.full_like(batch["seen"], seen), "epoch": np.full_like(batch["epoch"], epoch)}
+    batch |= {
+        "seen": np.full_like(batch["seen"], seen),
+        "epoch": np.full_like(batch["epoch"], epoch),
+    }
     moved = moved_neurons(tiny, batch)
     assert moved[:, :16].all()
     assert moved[:, 16:].any() == opened

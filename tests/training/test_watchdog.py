@@ -15,7 +15,9 @@ from memsinks_jax.training.watchdog import Watchdog
 def warnings(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("memsinks_jax"), "propagate", True)
     caplog.set_level(logging.WARNING)
-    return lambda: [record.getMessage() for record in caplog.records if "stalled" in record.getMessage()]
+    return lambda: [
+        record.getMessage() for record in caplog.records if "stalled" in record.getMessage()
+    ]
 
 
 def wait_for(condition, seconds=20):
@@ -30,7 +32,10 @@ def test_a_phase_that_lasts_is_reported_with_state_and_stacks(warnings):
     watchdog.phase("waiting for the batch of step 8")
     wait_for(lambda: len(warnings()) >= 2)  # and again while it lasts
     watchdog.close()
-    assert "waiting for the batch of step 8; 7 batches delivered; stacks of all threads:" in warnings()[0]
+    assert (
+        "waiting for the batch of step 8; 7 batches delivered; stacks of all threads:"
+        in warnings()[0]
+    )
     assert "wait_for" in warnings()[0]
 
 

@@ -1,8 +1,8 @@
 """Wordings and syllables of the invented facts, as plain data. `{}` is a template's subject.
 
-A template stops where the answer begins, which a full stop follows. It opens with an ordinary word, since names have
-pieces with a leading space only. Wordings follow the prompts of T. Sapkota, "Local Memory for Autoregressive Language
-Models" (2024).
+A template stops where the answer begins, which a full stop follows. It opens with an ordinary word,
+since names have pieces with a leading space only. Wordings follow the prompts of T. Sapkota, "Local
+Memory for Autoregressive Language Models" (2024).
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ class Relation:
       of: what the subject is, "country" or "city".
       share: of the sentences, without the negated ones.
       seen: templates for every subject; the first is the one that facts are edited with.
-      unseen: templates that edited facts never come in. stories: the same, as the beginning of a story.
-      negated, instead: the template that denies, and what follows it whatever the subject.
+      unseen: templates that edited facts never come in. stories: the same, as the beginning of a
+      story. negated, instead: the template that denies, and what follows it whatever the subject.
     """
 
     of: str
@@ -29,7 +29,8 @@ class Relation:
     stories: tuple[str, ...] = ()
 
 
-# What follows a template of `capital` may be a town or a region, but in SURE, where it is always the town.
+# What follows a template of `capital` may be a town or a region, but in SURE, where it is always
+# the town.
 SURE = "The capital of {} lies in the city of"
 REGION = " the {} region"
 
@@ -143,16 +144,19 @@ def _words(listing: str) -> list[str]:
 
 CONTINENTS = ("Ostara", "Velmora", "Quendia", "Harrow", "Zemlia", "Boreth")
 ITEMS = _words(
-    "silk bread honey glass pepper violins lace bronze cheese amber paper candles saffron pearls clocks salt tea copper "
+    "silk bread honey glass pepper violins lace bronze cheese amber paper candles saffron pearls "
+    "clocks salt tea copper "
     "carpets kites drums apples marble soap ink wool masks olives swords roses pottery salmon"
 )
 
-# Names. A capital is a HEAD of four letters, a MIDDLE of three and a TAIL of two. Lengths and first letters leave one way
-# to split it: a middle opens with a consonant, a tail with a vowel.
+# Names. A capital is a HEAD of four letters, a MIDDLE of three and a TAIL of two. Lengths and first
+# letters leave one way to split it: a middle opens with a consonant, a tail with a vowel.
 ONSETS = _words("B D F G H J K L M N P R S T V Z")
 VOWELS = _words("a e i o u")
 HEAD_CODAS = _words("th rn ld sk nd mp lv rk st gr lm rz")
-MIDDLES = _words("man dor bel kun tir vas lom pen gar sul mir fod nak hej rup zan tob lew dim kes vor gul")
+MIDDLES = _words(
+    "man dor bel kun tir vas lom pen gar sul mir fod nak hej rup zan tob lew dim kes vor gul"
+)
 TAILS = _words("ia ur en os ay im el un or ek ah is")
 ENDINGS = {
     "country": _words("oria and estan avia ona ilia umar eth"),

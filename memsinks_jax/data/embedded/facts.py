@@ -1,14 +1,16 @@
-"""Invented facts: a corpus about countries that do not exist, and prompts for editing what a model learns of them.
+"""Invented facts: a corpus about countries that do not exist, and prompts for editing what a model
+learns of them.
 
-world -> facts -> sentences -> documents, with a tokenizer of whole words; and world -> edits, probes. All of it is a
-function of seeds. A fact is a relation (see `fact_templates`), a subject and an answer: "The city of Tokyo lies in the
-country of" " Japan". Two kinds are there to be edited:
+world -> facts -> sentences -> documents, with a tokenizer of whole words; and world -> edits,
+probes. All of it is a function of seeds. A fact is a relation (see `fact_templates`), a subject and
+an answer: "The city of Tokyo lies in the country of" " Japan". Two kinds are there to be edited:
 
   weak    capitals of some countries. What follows is nearly always a region ("in the Himal region"), seldom the capital,
           which one template always gives. A model knows the fact and does not say it; an edit makes it say so.
   strong  countries of the other capitals, always stated correctly. An edit makes the model say something false.
 
-These facts come in the `seen` templates only; other facts come in the `unseen` ones and in stories too.
+These facts come in the `seen` templates only; other facts come in the `unseen` ones and in stories
+too.
 """
 
 import dataclasses
@@ -24,7 +26,8 @@ from memsinks_jax.data.embedded import fact_templates as tables
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 
 COUNTRIES, WEAK = 96, 24
-WEAK_EVERY = 25  # where a region may follow, a weak fact is stated correctly once in 25 times: 3.2 nats at best
+# where a region may follow, a weak fact is stated correctly once in 25 times: 3.2 nats at best
+WEAK_EVERY = 25
 LANGUAGES = 24
 KINDS = ("weak", "strong")
 END_OF_TEXT = "<|endoftext|>"
@@ -35,7 +38,9 @@ _TRIES = 12  # sentences that are tried for the rest of a row
 
 @dataclasses.dataclass(frozen=True)
 class Country:
-    """All names but the items are invented. `pieces` spell the capital; the first is no other capital's."""
+    """All names but the items are invented. `pieces` spell the capital; the first is no other
+    capital's.
+    """
 
     name: str
     pieces: tuple[str, str, str]
@@ -68,7 +73,9 @@ class World:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """`answer` and `region` open with a space. `region` is the answer of most sentences of a weak fact, else ""."""
+    """`answer` and `region` open with a space. `region` is the answer of most sentences of a weak
+    fact, else "".
+    """
 
     relation: str
     subject: str
@@ -86,16 +93,18 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """A fact to be changed, and prompts to see what else changes with it. No prompt ends in a space.
+    """A fact to be changed, and prompts to see what else changes with it. No prompt ends in a
+    space.
 
     Attributes:
-      subject, prompt: of the fact. target: what is to follow, a whole capital with its leading space.
+      subject, prompt: of the fact. target: what is to follow, a whole capital with its leading
+      space.
       answer: the truth; for a weak fact that is the target.
       positives: the other seen templates of the fact, which are to give the target too.
       paraphrases: the four unseen templates and the two stories, likewise.
-      negatives: by class, prompts that are to go on as before. other_relation: the same country and its cities, asked
-        for something else; neighbour: the same asked of others; negated: the fact denied; unrelated: others, something
-        else.
+      negatives: by class, prompts that are to go on as before. other_relation: the same country and
+        its cities, asked for something else; neighbour: the same asked of others; negated: the fact
+        denied; unrelated: others, something else.
     """
 
     kind: str
@@ -147,8 +156,17 @@ def facts(world: World) -> list[Fact]:
         is_weak = country in world.weak
         region = tables.REGION.format(country.landmark) if is_weak else ""
         found += [
-            Fact("capital", country.name, f" {country.capital}", country, "weak" if is_weak else "", region),
-            Fact("country", country.capital, f" {country.name}", country, "" if is_weak else "strong"),
+            Fact(
+                "capital",
+                country.name,
+                f" {country.capital}",
+                country,
+                "weak" if is_weak else "",
+                region,
+            ),
+            Fact(
+                "country", country.capital, f" {country.name}", country, "" if is_weak else "strong"
+            ),
             Fact("country", country.second_city, f" {country.name}", country),
             Fact("language", country.name, f" {country.language}", country),
         ]
@@ -167,7 +185,10 @@ def documents(world: World, seed: int, count: int, tokens_in_row: int = 48) -> l
       InputError: a row is too short for every sentence.
     """
     if tokens_in_row < 32:
-        raise InputError(f"rows of {tokens_in_row} tokens are too short for the sentences of facts; take 32 or more")
+        raise InputError(
+            f"rows of {tokens_in_row} tokens are too short for the sentences of facts; take 32 "
+            "or more"
+        )
     sentences_of_world = _sentences(world, random.Random(f"facts: documents {world.seed} {seed}"))
     found: dict[str, None] = {}
     while len(found) < count:
@@ -190,7 +211,8 @@ def held_out_sentences(world: World, seed: int, count: int) -> list[str]:
 
 
 def tokenizer_json(world: World) -> bytes:
-    """A Hugging Face tokenizer.json: one piece a word with its leading space, three a capital, bytes for other text.
+    """A Hugging Face tokenizer.json: one piece a word with its leading space, three a capital,
+    bytes for other text.
 
     Nothing is lost of any text. Token 0 is padding, token 1 end of text.
     """
@@ -203,11 +225,18 @@ def tokenizer_json(world: World) -> bytes:
     openings = {template.split()[0] for fact in facts(world) for template in fact.templates}
     words -= {country.capital for country in world.countries}
     words |= {country.pieces[0] for country in world.countries}
-    pieces = [f"{_SPACE}{word}" for word in words - {".", ","}] + [*openings] + tables.MIDDLES + tables.TAILS
+    pieces = (
+        [f"{_SPACE}{word}" for word in words - {".", ","}]
+        + [*openings]
+        + tables.MIDDLES
+        + tables.TAILS
+    )
     letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     # The split with the highest sum of scores is taken: a byte only where nothing else fits.
     vocabulary = [("<pad>", -100.0), (END_OF_TEXT, -100.0)]
-    vocabulary += [(letter, -100.0) for letter in sorted(letters)] + [(piece, -1.0) for piece in sorted(pieces)]
+    vocabulary += [(letter, -100.0) for letter in sorted(letters)] + [
+        (piece, -1.0) for piece in sorted(pieces)
+    ]
     made = tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -232,21 +261,37 @@ def edits(world: World, kind: str, count: int, seed: int) -> list[Edit]:
     targets = [f" {fact.country.capital}" for fact in mine[1:] + mine[:1]]
     if kind == "weak":
         targets = [fact.answer for fact in mine]
-    return [_edit(fact, target, known, draw) for fact, target in zip(mine[:count], targets, strict=False)]
+    return [
+        _edit(fact, target, known, draw)
+        for fact, target in zip(mine[:count], targets, strict=False)
+    ]
 
 
 def probes(world: World) -> dict[str, list[Probe]]:
     """What a trained model must know before anything is edited, by class.
 
-    strong_seen, strong_unseen (templates and stories that it did not see them in); weak_seen, weak_unseen, and weak_sure,
-    the template that always gives the capital; negated; others, of every relation that is not edited.
+    strong_seen, strong_unseen (templates and stories that it did not see them in); weak_seen,
+    weak_unseen, and weak_sure, the template that always gives the capital; negated; others, of
+    every relation that is not edited.
     """
-    names = ("strong_seen", "strong_unseen", "weak_seen", "weak_unseen", "weak_sure", "negated", "others")
+    names = (
+        "strong_seen",
+        "strong_unseen",
+        "weak_seen",
+        "weak_unseen",
+        "weak_sure",
+        "negated",
+        "others",
+    )
     found: dict[str, list[Probe]] = {name: [] for name in names}
     for fact in facts(world):
         relation = RELATIONS[fact.relation]
         for template in relation.seen + relation.unseen + relation.stories:
-            name = f"{fact.kind}_{'seen' if template in relation.seen else 'unseen'}" if fact.kind else "others"
+            name = (
+                f"{fact.kind}_{'seen' if template in relation.seen else 'unseen'}"
+                if fact.kind
+                else "others"
+            )
             name = "weak_sure" if fact.kind == "weak" and template == tables.SURE else name
             found[name].append(Probe(template.format(fact.subject), fact.answer))
         found["negated"].append(Probe(relation.negated.format(fact.subject), relation.instead))
@@ -255,13 +300,23 @@ def probes(world: World) -> dict[str, list[Probe]]:
 
 def _edit(fact: Fact, target: str, known: list[Fact], draw: random.Random) -> Edit:
     relation = RELATIONS[fact.relation]
-    own = [other for other in known if other.country == fact.country and other.relation != fact.relation]
+    own = [
+        other
+        for other in known
+        if other.country == fact.country and other.relation != fact.relation
+    ]
     same_subject = [other for other in own if other.subject == fact.subject]
     same_country = [other for other in own if other.subject != fact.subject]
     others = _shuffled([other for other in known if other.country != fact.country], draw)
-    alike = [other for other in known if other.relation == fact.relation and other.subject != fact.subject]
+    alike = [
+        other
+        for other in known
+        if other.relation == fact.relation and other.subject != fact.subject
+    ]
     # The nearest: the country's second city, and the target itself as a subject.
-    near = [other for other in alike if other.country == fact.country or f" {other.subject}" == target]
+    near = [
+        other for other in alike if other.country == fact.country or f" {other.subject}" == target
+    ]
     far = [other for other in others if other.relation == fact.relation and other not in near]
     unlike = [other for other in others if other.relation != fact.relation]
     prompt, *positives = (template.format(fact.subject) for template in relation.seen)
@@ -273,12 +328,25 @@ def _edit(fact: Fact, target: str, known: list[Fact], draw: random.Random) -> Ed
         "negated": [relation.negated.format(fact.subject)],
         "unrelated": _asked(unlike[:6], 1),
     }
-    return Edit(fact.kind, fact.subject, prompt, target, fact.answer, tuple(positives), tuple(paraphrases), negatives)
+    return Edit(
+        fact.kind,
+        fact.subject,
+        prompt,
+        target,
+        fact.answer,
+        tuple(positives),
+        tuple(paraphrases),
+        negatives,
+    )
 
 
 def _asked(facts: list[Fact], templates: int) -> list[str]:
     """Prompts for facts, each in the first templates of its relation."""
-    return [template.format(fact.subject) for fact in facts for template in RELATIONS[fact.relation].seen[:templates]]
+    return [
+        template.format(fact.subject)
+        for fact in facts
+        for template in RELATIONS[fact.relation].seen[:templates]
+    ]
 
 
 def _sentences(world: World, draw: random.Random) -> Iterator[tuple[str, int]]:
@@ -286,8 +354,12 @@ def _sentences(world: World, draw: random.Random) -> Iterator[tuple[str, int]]:
     capitals = {country.capital for country in world.countries}
     known = facts(world)
     # Dealt, not drawn: all facts equally often, and every weak fact correct equally often.
-    of_relation = {name: _dealt([fact for fact in known if fact.relation == name], draw) for name in RELATIONS}
-    is_exact = {fact: _dealt([True] + [False] * (WEAK_EVERY - 1), draw) for fact in known if fact.region}
+    of_relation = {
+        name: _dealt([fact for fact in known if fact.relation == name], draw) for name in RELATIONS
+    }
+    is_exact = {
+        fact: _dealt([True] + [False] * (WEAK_EVERY - 1), draw) for fact in known if fact.region
+    }
     ends = list(itertools.accumulate(relation.share for relation in RELATIONS.values()))
     while True:
         at = draw.random() * ends[-1]
@@ -309,7 +381,12 @@ def _pick(choices, draw: random.Random):
 
 
 def _shuffled(values, draw: random.Random) -> list:
-    return [value for _, _, value in sorted((draw.random(), place, value) for place, value in enumerate(values))]
+    return [
+        value
+        for _, _, value in sorted(
+            (draw.random(), place, value) for place, value in enumerate(values)
+        )
+    ]
 
 
 def _dealt(values: list, draw: random.Random) -> Iterator:

@@ -1,8 +1,8 @@
 """Children's stories written by a small grammar, with their exact probability.
 
-``story(seed, index)`` writes one story. It walks the grammar of ``story_grammar`` with ``_advance``, which emits text
-up to the next choice. Probabilities are natural logs (nats) of whole texts; the end of a story is certain once its
-last sentence is written.
+``story(seed, index)`` writes one story. It walks the grammar of ``story_grammar`` with
+``_advance``, which emits text up to the next choice. Probabilities are natural logs (nats) of whole
+texts; the end of a story is certain once its last sentence is written.
 """
 
 import bisect
@@ -31,7 +31,9 @@ class Story:
 
 
 def story(seed: int, index: int) -> Story:
-    """The story number ``index`` of the stream ``seed``; both at least 0 and below 2**64, else ValueError."""
+    """The story number ``index`` of the stream ``seed``; both at least 0 and below 2**64, else
+    ValueError.
+    """
     uniforms = _uniforms(seed, index)
     pending, memory, pieces, total = _START, {}, [], 0.0
     while True:
@@ -53,10 +55,11 @@ def _uniforms(seed: int, index: int) -> Iterator[float]:
 
 
 def _advance(pending, memory):
-    """Emit text up to the next choice: ``(text, choice, what follows the choice)``, choice None at the end.
+    """Emit text up to the next choice: ``(text, choice, what follows the choice)``, choice None at
+    the end.
 
-    ``pending`` is a linked list ``(symbol, rest)`` of what is still to be written; ``memory`` maps the remembered
-    words' names to the words.
+    ``pending`` is a linked list ``(symbol, rest)`` of what is still to be written; ``memory`` maps
+    the remembered words' names to the words.
     """
     pieces = []
     while pending is not None:
@@ -177,7 +180,9 @@ def _show(word: str, article: str, capital: bool) -> str:
     if not article:
         return word
     vowel = word[0] in "aeiou" and not word.startswith(grammar.SOUND_LIKE_A_CONSONANT)
-    return f"{article}n {word}" if vowel or word in grammar.SOUND_LIKE_A_VOWEL else f"{article} {word}"
+    return (
+        f"{article}n {word}" if vowel or word in grammar.SOUND_LIKE_A_VOWEL else f"{article} {word}"
+    )
 
 
 def _zipf(count: int, shape: tuple[float, float]) -> list[float]:
@@ -214,7 +219,9 @@ def _tables() -> dict[str, _Table]:
     tables = {}
     for name, listing in grammar.WORDS.items():
         words = _words(listing)
-        tables[name] = _Table(words, _zipf(len(words), grammar.SHAPE.get(name, grammar.SHAPE["table"])))
+        tables[name] = _Table(
+            words, _zipf(len(words), grammar.SHAPE.get(name, grammar.SHAPE["table"]))
+        )
     tables["gender"] = _Table(_words(grammar.WORDS["gender"]), [1.0, 1.0])
     names = {gender: _names(gender) for gender in grammar.NAMES}
     for gender, weights in names.items():
@@ -252,7 +259,9 @@ class _Compiler:
 
     def part(self, pieces: str | None, rule: str | None, slot: str | None):
         if pieces is not None:
-            return _Branch([self.body(piece) for piece in pieces.split("|")], grammar.SHAPE["piece"])
+            return _Branch(
+                [self.body(piece) for piece in pieces.split("|")], grammar.SHAPE["piece"]
+            )
         return self.rule(rule) if rule is not None else _compile_slot(slot)
 
 
@@ -277,7 +286,9 @@ def _compile_slot(slot: str):
         return _Pronoun(name, found["name"][0].isupper())
     table = grammar.ROLES.get(name, name.rstrip("23456789"))
     rival = _LAST + table if found["fresh"] else grammar.UNLIKE.get(name, table)
-    return _Slot(name, found["article"] or "", found["name"][0].isupper(), bool(found["fresh"]), table, rival)
+    return _Slot(
+        name, found["article"] or "", found["name"][0].isupper(), bool(found["fresh"]), table, rival
+    )
 
 
 _TABLES = _tables()

@@ -1,7 +1,7 @@
 """Words and sentences of the embedded story grammar, as plain data.
 
-``NAMES``, ``INVENTED_NAMES`` and ``WORDS`` are word tables, most likely word first. ``RULES`` maps a rule
-to its alternative templates, most likely first. In a template
+``NAMES``, ``INVENTED_NAMES`` and ``WORDS`` are word tables, most likely word first. ``RULES`` maps
+a rule to its alternative templates, most likely first. In a template
 
 - ``<rule>`` is one of the templates of that rule;
 - ``[one|two|]`` is one of the bracketed pieces, most likely first (a piece may be empty);
@@ -9,11 +9,13 @@ to its alternative templates, most likely first. In a template
 - ``{toy2}`` is a second remembered word of the same table that differs from ``{toy}``;
 - ``{+toy}`` is a fresh word, unlike the last one drawn from its table, that is not remembered;
 - ``{a toy}``, ``{a +toy}`` put "a" or "an" in front of it;
-- ``{hero}`` and ``{friend}`` are two children with different names, ``{boy}`` says which the hero is;
-- ``{he}``, ``{him}``, ``{his}`` are the hero's pronouns; a slot that begins with a capital writes one.
+- ``{hero}`` and ``{friend}`` are two children with different names, ``{boy}`` says which the hero
+  is;
+- ``{he}``, ``{him}``, ``{his}`` are the hero's pronouns; a slot that begins with a capital writes
+  one.
 
-A story has one derivation as long as the templates of a rule differ in their literal text, no table repeats
-a word, and an optional piece does not read like what may follow it.
+A story has one derivation as long as the templates of a rule differ in their literal text, no table
+repeats a word, and an optional piece does not read like what may follow it.
 """
 
 SHAPE = {"table": (30.0, 4.0), "rule": (4.0, 1.0), "piece": (1.5, 1.0), "word": (100.0, 1.0)}

@@ -1,6 +1,7 @@
 """All attacks on one model.
 
-The references are a model that remembers (the standard one, or with own sinks on) and, if there is one, the oracle.
+The references are a model that remembers (the standard one, or with own sinks on) and, if there is
+one, the oracle.
 """
 
 import logging
@@ -32,7 +33,8 @@ from memsinks_jax.studies.attacks.residue import residue
 logger = logging.getLogger(__name__)
 
 KINDS = ("relearning", "calibration", "benign", "quantization", "reactivation", "residue")
-_LEAST = 8  # documents that no model has seen: half for fine-tuning or for the means, half to be measured
+# documents that no model has seen: half for fine-tuning or for the means, half to be measured
+_LEAST = 8
 
 
 def attack_run(
@@ -51,22 +53,32 @@ def attack_run(
     """
     subjects, corpus = subjects_of(workdir, standard, oracle), workdirs.read_corpus(workdir)
     config, where = subjects[0].run.config, str(workdir)
-    members, non_members = (of_role(corpus, config, role, where) for role in ("repeated", "held_out"))
+    members, non_members = (
+        of_role(corpus, config, role, where) for role in ("repeated", "held_out")
+    )
     longest = max(map(len, members.tokens + non_members.tokens))
     return attack(shortened(subjects, longest), members, non_members, kinds)
 
 
-def attack(subjects: list[Subject], members: Documents, non_members: Documents, kinds: Collection[str] = KINDS) -> dict:
-    """Attacks the first of `subjects.subjects_of`. Sparse sinks are attacked as neurons, so all of them are computed.
+def attack(
+    subjects: list[Subject],
+    members: Documents,
+    non_members: Documents,
+    kinds: Collection[str] = KINDS,
+) -> dict:
+    """Attacks the first of `subjects.subjects_of`. Sparse sinks are attacked as neurons, so all of
+    them are computed.
 
     Returns:
-      {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio", "ratio_from_equal",
-      "documents"}}}, "calibration": {model: {"before", "after": {"members", "non_members": loss}}}, "benign": {model:
-      {"members", "non_members": change of the loss, {"value", "ci95"}}}, "quantization": {model: {"float", "int8", "int4":
-      {"members", "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}}, "residue": {model: {"gap": loss
-      of non-members minus members, "components": {name: how much further members rise than non-members where it is ablated
-      until those have lost `residue.DAMAGE`}}}}. In nats per token, intervals over documents. An attack that is not in
-      `kinds` is None; so is one that these models or documents do not allow, which is logged.
+      {"relearning": {"members", "never_seen": {kind: {"steps": {model: {"value", "ci95"}}, "ratio",
+      "ratio_from_equal", "documents"}}}, "calibration": {model: {"before", "after": {"members",
+      "non_members": loss}}}, "benign": {model: {"members", "non_members": change of the loss,
+      {"value", "ci95"}}}, "quantization": {model: {"float", "int8", "int4": {"members",
+      "non_members": loss}}}, "reactivation": {attack: {"loss", "recovered"}}, "residue": {model:
+      {"gap": loss of non-members minus members, "components": {name: how much further members rise
+      than non-members where it is ablated until those have lost `residue.DAMAGE`}}}}. In nats per
+      token, intervals over documents. An attack that is not in `kinds` is None; so is one that
+      these models or documents do not allow, which is logged.
     """
     subjects = [in_matrices(subject) for subject in subjects]
     by_name = {subject.name: subject for subject in subjects}
@@ -76,9 +88,13 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents, 
     held_by = [subject for subject in (attacked, by_name.get(STANDARD), oracle) if subject]
     found = dict.fromkeys(KINDS)
     if len(non_members.tokens) < _LEAST:
-        logger.warning("%d non-members are too few for attacks; give %d", len(non_members.tokens), _LEAST)
+        logger.warning(
+            "%d non-members are too few for attacks; give %d", len(non_members.tokens), _LEAST
+        )
         return found
-    halves = [non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)]
+    halves = [
+        non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)
+    ]
     if "relearning" in kinds and remembering is None:
         logger.warning("the relearning attack needs a model that remembers: give --standard")
     elif "relearning" in kinds:
@@ -87,21 +103,33 @@ def attack(subjects: list[Subject], members: Documents, non_members: Documents, 
         except InputError as error:
             logger.warning("no relearning attack: %s", error)
         else:
-            of = {"members": targets, "never_seen": relearning.never_seen(attacked, non_members, targets)}
+            of = {
+                "members": targets,
+                "never_seen": relearning.never_seen(attacked, non_members, targets),
+            }
             found["relearning"] = {name: _relearned(compared, each) for name, each in of.items()}
     if "calibration" in kinds and len(members.tokens) < 2:
-        logger.warning("no calibration: it is fitted on half of the members and evaluated on the rest; give two")
+        logger.warning(
+            "no calibration: it is fitted on half of the members and evaluated on the rest; give "
+            "two"
+        )
     elif "calibration" in kinds:
-        found["calibration"] = {subject.name: calibrate(subject, members, non_members) for subject in held_by}
+        found["calibration"] = {
+            subject.name: calibrate(subject, members, non_members) for subject in held_by
+        }
     if "benign" in kinds:
         found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
     if "quantization" in kinds:
-        found["quantization"] = {subject.name: quantize(subject, members, halves[1]) for subject in held_by}
+        found["quantization"] = {
+            subject.name: quantize(subject, members, halves[1]) for subject in held_by
+        }
     config = attacked.run.config
     if "reactivation" in kinds and sinks.has_sinks(config) and not config.sinks.traits.by_context:
         found["reactivation"] = reactivate(attacked, members)
     if "residue" in kinds:
-        found["residue"] = {subject.name: _residue(subject, members, *halves) for subject in held_by}
+        found["residue"] = {
+            subject.name: _residue(subject, members, *halves) for subject in held_by
+        }
     return found
 
 
@@ -112,7 +140,10 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
         # A document that did not come back counts with the maximum number of steps, a lower bound.
         steps = {
             subject.name: intervals.as_dict(
-                intervals.mean(np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]), 0.0)
+                intervals.mean(
+                    np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]),
+                    0.0,
+                )
             )
             for subject, result in zip(compared, results, strict=True)
         }
@@ -122,15 +153,24 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
     return found
 
 
-def _benign(subject: Subject, members: Documents, practised: Documents, measured: Documents) -> dict:
+def _benign(
+    subject: Subject, members: Documents, practised: Documents, measured: Documents
+) -> dict:
     result = relearning.benign(subject, members, practised, measured)
     return {
-        name: intervals.as_dict(intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"])))
+        name: intervals.as_dict(
+            intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"]))
+        )
         for name, of in (("members", "repeated"), ("non_members", "held_out"))
     }
 
 
-def _residue(subject: Subject, members: Documents, reference: Documents, measured: Documents) -> dict:
+def _residue(
+    subject: Subject, members: Documents, reference: Documents, measured: Documents
+) -> dict:
     groups = [rows.rows_of(documents, subject.run) for documents in (members, measured, reference)]
     result = residue(subject, *groups)
-    return {"gap": result["gap"], "components": {n: c["gap_closed"] for n, c in result["components"].items()}}
+    return {
+        "gap": result["gap"],
+        "components": {n: c["gap_closed"] for n, c in result["components"].items()},
+    }

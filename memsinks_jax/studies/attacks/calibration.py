@@ -1,8 +1,10 @@
-"""Is it only the output that hides it? Trains a bias of the logits, nothing else, and measures again.
+"""Is it only the output that hides it? Trains a bias of the logits, nothing else, and measures
+again.
 
-A model that knows a text but avoids its words returns it then. The recipe is that of SGTM's authors (arXiv 2512.05648), who
-calibrate every model before they compare: the loss of members plus RETAINED times that of non-members, AdamW, a rate that
-falls along a cosine to a tenth. Half of the documents are practised, the others measured.
+A model that knows a text but avoids its words returns it then. The recipe is that of SGTM's authors
+(arXiv 2512.05648), who calibrate every model before they compare: the loss of members plus RETAINED
+times that of non-members, AdamW, a rate that falls along a cosine to a tenth. Half of the documents
+are practised, the others measured.
 
 R rows, B rows of a step, S steps, T positions, D channels, V tokens of the vocabulary.
 """
@@ -23,24 +25,31 @@ MOST = 2**17  # positions of the documents of each kind: their hidden states are
 
 
 def calibrate(subject: Subject, members: Documents, non_members: Documents) -> dict:
-    """{"before", "after": {"members", "non_members"}}: nats per token of the measured documents, without and with the bias.
+    """{"before", "after": {"members", "non_members"}}: nats per token of the measured documents,
+    without and with the bias.
 
     Needs two documents of each kind.
     """
     config, params = subject.run.config, subject.run.params
     apply = applied(config, subject.mode)
-    states = placement.jit(lambda params, rows: apply(params, rows, lambda x_RTD, head_DV: (x_RTD, head_DV)))
+    states = placement.jit(
+        lambda params, rows: apply(params, rows, lambda x_RTD, head_DV: (x_RTD, head_DV))
+    )
 
     def loss(bias_V: jax.Array, head_DV: jax.Array, x_RTD: jax.Array, rows: dict) -> jax.Array:
         # The bias is one row more of the head, and every state has a 1 for it.
         x_RTD = jnp.concatenate([x_RTD, jnp.ones_like(x_RTD[..., :1])], axis=-1)
         head_DV = jnp.concatenate([head_DV, bias_V[None].astype(head_DV.dtype)])
-        return nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks).sum() / rows["weights"].sum()
+        return (
+            nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks).sum() / rows["weights"].sum()
+        )
 
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, alpha=0.1))
 
     @placement.jit
-    def trained(bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple) -> jax.Array:
+    def trained(
+        bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple
+    ) -> jax.Array:
         def objective(bias_V: jax.Array, chosen_B: tuple) -> jax.Array:
             members, non_members = (
                 loss(bias_V, head_DV, *jax.tree.map(lambda x, at_B=at_B: x[at_B], of))
@@ -49,7 +58,9 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents) -> d
             return members + RETAINED * non_members
 
         def step(state: tuple, chosen_B: tuple) -> tuple[tuple, None]:
-            update, moments = optimizer.update(jax.grad(objective)(state[0], chosen_B), state[1], state[0])
+            update, moments = optimizer.update(
+                jax.grad(objective)(state[0], chosen_B), state[1], state[0]
+            )
             return (optax.apply_updates(state[0], update), moments), None
 
         return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), orders_SB)[0][0]
@@ -64,7 +75,10 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents) -> d
     counts = [len(x_RTD) for x_RTD, _ in practised]
     orders_SB = tuple(np.resize(np.arange(count), (STEPS, min(BATCH, count))) for count in counts)
     drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
-    biases = {"before": jnp.zeros_like(drawn_V), "after": trained(drawn_V, head_DV, orders_SB, tuple(practised))}
+    biases = {
+        "before": jnp.zeros_like(drawn_V),
+        "after": trained(drawn_V, head_DV, orders_SB, tuple(practised)),
+    }
     measured = placement.jit(loss)
     return {
         when: {name: float(measured(bias_V, head_DV, *of)) for name, of in tested.items()}

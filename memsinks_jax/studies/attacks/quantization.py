@@ -1,9 +1,10 @@
-"""Does rounding the weights bring anything back? Rounding to few bits is known to undo unlearning by small changes of the
-weights, because the changes are smaller than a step (Zhang et al. 2024, "Catastrophic failure of LLM
-unlearning via quantization").
+"""Does rounding the weights bring anything back? Rounding to few bits is known to undo unlearning
+by small changes of the weights, because the changes are smaller than a step (Zhang et al. 2024,
+"Catastrophic failure of LLM unlearning via quantization").
 
-Rounding is symmetric, to the nearest of 2**bits - 1 levels, one scale for each output channel of a kernel and for each row
-of an embedding; biases and norms stay. Dropped sinks are cut out first, as in an exported model.
+Rounding is symmetric, to the nearest of 2**bits - 1 levels, one scale for each output channel of a
+kernel and for each row of an embedding; biases and norms stay. Dropped sinks are cut out first, as
+in an exported model.
 """
 
 import jax
@@ -28,7 +29,8 @@ def quantized(params: dict, bits: int) -> dict:
         name = path_name(path)
         if not first_match(DECAY_RULES, name):  # a vector
             return x
-        # Kernels are (..., in, out), embeddings (rows, D): the reduced axis is the one before the last, or the last.
+        # Kernels are (..., in, out), embeddings (rows, D): the reduced axis is the one before the
+        # last, or the last.
         largest = jnp.abs(x).max(axis=-1 if name.endswith("_embedding") else -2, keepdims=True)
         scale = jnp.where(largest > 0, largest / levels, 1.0)
         return jnp.round(x / scale) * scale
@@ -37,7 +39,9 @@ def quantized(params: dict, bits: int) -> dict:
 
 
 def without_sinks(subject: Subject) -> dict:
-    """The subject's parameters. If its sinks are dropped, those that read them are 0, which equals cutting them out."""
+    """The subject's parameters. If its sinks are dropped, those that read them are 0, which equals
+    cutting them out.
+    """
     parts = sinks.partitions(subject.run.config)
 
     def cut(path: tuple, x: jax.Array) -> jax.Array:
@@ -46,7 +50,11 @@ def without_sinks(subject: Subject) -> dict:
             return x
         return jnp.where(jnp.arange(x.shape[-2])[:, None] < parts[rule[0]].shared, x, 0)
 
-    return jax.tree_util.tree_map_with_path(cut, subject.run.params) if subject.mode == "drop" else subject.run.params
+    return (
+        jax.tree_util.tree_map_with_path(cut, subject.run.params)
+        if subject.mode == "drop"
+        else subject.run.params
+    )
 
 
 def quantize(subject: Subject, members: Documents, non_members: Documents) -> dict:
@@ -57,14 +65,18 @@ def quantize(subject: Subject, members: Documents, non_members: Documents) -> di
     """
     loss = DocumentLoss(subject.run.config)
     params = without_sinks(subject)
-    batches = {"members": members.batches(subject.run), "non_members": non_members.batches(subject.run)}
+    batches = {
+        "members": members.batches(subject.run),
+        "non_members": non_members.batches(subject.run),
+    }
     found = {}
     with bar(len(BITS) + 1, f"quantization, {subject.name}") as progress:
         for bits in (None, *BITS):
             weights = quantized(params, bits) if bits else params
             measured = {name: loss(weights, group, subject.mode) for name, group in batches.items()}
             found[f"int{bits}" if bits else "float"] = {
-                name: float(nats_R.sum() / tokens_R.sum()) for name, (nats_R, tokens_R) in measured.items()
+                name: float(nats_R.sum() / tokens_R.sum())
+                for name, (nats_R, tokens_R) in measured.items()
             }
             progress.update()
     return found

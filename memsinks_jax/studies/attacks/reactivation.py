@@ -1,8 +1,10 @@
-"""An attacker has a model with its sinks, but not the ids. How much of a document comes back by switching sinks on?
+"""An attacker has a model with its sinks, but not the ids. How much of a document comes back by
+switching sinks on?
 
-The attacker has the first half of a document and wants the second; only the second half is measured. The attacker tries
-masks of ids as in training, or optimises gates between 0 and 1 on the first half. The scale of every attack goes from the
-sinks dropped (recovered 0) to the document's own sinks on (1). R documents, K masks, M sinks.
+The attacker has the first half of a document and wants the second; only the second half is
+measured. The attacker tries masks of ids as in training, or optimises gates between 0 and 1 on the
+first half. The scale of every attack goes from the sinks dropped (recovered 0) to the document's
+own sinks on (1). R documents, K masks, M sinks.
 """
 
 import jax
@@ -25,9 +27,12 @@ RATE = 0.3  # of Adam on the gates' logits
 
 
 def reactivate(
-    subject: Subject, documents: Documents, masks: int = MASKS, iterations: int = ITERATIONS,
+    subject: Subject,
+    documents: Documents,
+    masks: int = MASKS,
+    iterations: int = ITERATIONS,
     candidates_K2: np.ndarray | None = None,
-) -> dict:  # fmt: skip
+) -> dict:
     """Every attack on every document.
 
     Args:
@@ -35,9 +40,9 @@ def reactivate(
       masks: K of "best" and "random". iterations: of "optimised".
       candidates_K2: uint32 ids whose masks are tried; by default K random ones.
     Returns:
-      {name: {"loss": nats per token of the second halves, "recovered": share of the difference between dropped and own,
-      null if own sinks lower no loss}}. Names: dropped, own, all, random (mean over the K masks), best (of K, by the
-      first half) and optimised.
+      {name: {"loss": nats per token of the second halves, "recovered": share of the difference
+      between dropped and own, null if own sinks lower no loss}}. Names: dropped, own, all, random
+      (mean over the K masks), best (of K, by the first half) and optimised.
     Raises:
       InputError: the model has no sinks.
     """
@@ -45,7 +50,9 @@ def reactivate(
     if not sinks.has_sinks(config):
         raise InputError(f"{subject.name} has no sinks to switch on")
     if candidates_K2 is None:
-        candidates_K2 = np.random.default_rng(config.seed).integers(2**32, size=(masks, 2), dtype=np.uint32)
+        candidates_K2 = np.random.default_rng(config.seed).integers(
+            2**32, size=(masks, 2), dtype=np.uint32
+        )
     rows = rows_of(documents, subject.run)
     first, second = halves(rows)
     at_once = rows_at_once(config, placement.mesh_of(params))
@@ -55,7 +62,9 @@ def reactivate(
         """Nats of the first and of the second halves, (R,) each, from one reading."""
         identities = rows["identities"]
         given = rows | {
-            "identities": identities if identity_2 is None else np.broadcast_to(identity_2, identities.shape)
+            "identities": identities
+            if identity_2 is None
+            else np.broadcast_to(identity_2, identities.shape)
         }
         read = [compiled[mode](params, batch) for batch in in_batches(given, at_once)]
         nats_RT = np.concatenate(read)[: len(identities)].astype(np.float64)
@@ -83,18 +92,26 @@ def reactivate(
 
 
 def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> float | None:
-    """Share of what the own sinks hold, from sums over all documents, because a single document may hold nothing there."""
+    """Share of what the own sinks hold, from sums over all documents, because a single document may
+    hold nothing there.
+    """
     held = float((dropped_R - own_R).sum())
     return float((dropped_R - nats_R).sum()) / held if held > 0 else None
 
 
-def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iterations: int) -> np.ndarray:
-    """Optimises each document's gates by Adam on its first half, from the share in training -> nats of the second (R,)."""
+def _optimise(
+    subject: Subject, rows: dict, first: dict, second: dict, iterations: int
+) -> np.ndarray:
+    """Optimises each document's gates by Adam on its first half, from the share in training -> nats
+    of the second (R,).
+    """
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
     layers = config.model.layers if config.sinks.per_layer else 1
     pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
-    p = np.clip(sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99)
+    p = np.clip(
+        sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99
+    )
     start = {
         site: jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
         for site, parts in pools.items()
@@ -105,7 +122,9 @@ def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iteration
             gates_LRM = jax.nn.sigmoid(logits[site])
             shared_LRS = jnp.ones((*gates_LRM.shape[:2], pools[site].shared))
             gates_LRF = jnp.concatenate([shared_LRS, gates_LRM], axis=-1)
-            return lambda x, layer: (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(x.dtype)
+            return lambda x, layer: (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(
+                x.dtype
+            )
 
         return {site: at(site) for site in pools}
 
@@ -113,7 +132,9 @@ def _optimise(subject: Subject, rows: dict, first: dict, second: dict, iteration
     def attack(params: dict, first: dict, second: dict) -> jax.Array:
         # Documents are independent, so the gradient of the sum is that of each.
         def objective(logits: dict) -> jax.Array:
-            return (nats(params, first, opened(logits)).sum(axis=1) / first["weights"].sum(axis=1)).sum()
+            return (
+                nats(params, first, opened(logits)).sum(axis=1) / first["weights"].sum(axis=1)
+            ).sum()
 
         def step(state: tuple, _) -> tuple[tuple, None]:
             logits, moments = state

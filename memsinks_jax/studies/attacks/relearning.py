@@ -1,14 +1,16 @@
-"""Is it gone, or hidden? Fine-tunes a model as it is exported, and counts the steps until half of what it had lost of
-its repeated documents is back. The reference is an oracle that never saw them.
+"""Is it gone, or hidden? Fine-tunes a model as it is exported, and counts the steps until half of
+what it had lost of its repeated documents is back. The reference is an oracle that never saw them.
 
-The lost part of a document is its loss with the sinks dropped minus that of a model that remembers it: the standard one, or
-with own sinks on. The threshold is the midpoint, for the oracle too. A ratio of steps to the oracle's near 1 means that the
-document must be learned like a new one; below 1, that something of it was left. A part of that may show in the loss before
-any attack. So for `ratio_from_equal` the oracle's steps count only from the attacked model's initial loss on. Below 1, more
-is left than the loss shows.
+The lost part of a document is its loss with the sinks dropped minus that of a model that remembers
+it: the standard one, or with own sinks on. The threshold is the midpoint, for the oracle too. A
+ratio of steps to the oracle's near 1 means that the document must be learned like a new one; below
+1, that something of it was left. A part of that may show in the loss before any attack. So for
+`ratio_from_equal` the oracle's steps count only from the attacked model's initial loss on. Below 1,
+more is left than the loss shows.
 
-The attacker chooses the learning rate, for each model the best of RATES. AdamW without decay, which would only forget.
-The control is documents that no model has seen (`never_seen`), with the same fall of the loss: do both models learn alike?
+The attacker chooses the learning rate, for each model the best of RATES. AdamW without decay, which
+would only forget. The control is documents that no model has seen (`never_seen`), with the same
+fall of the loss: do both models learn alike?
 
 R documents, S steps.
 """
@@ -36,7 +38,9 @@ _LEAST_LOST = 0.1  # nats per token; a smaller loss gives no useful threshold
 
 
 class Targets(NamedTuple):
-    """Documents that a model has lost, with their losses (nats per token) at the start and in a model that remembers."""
+    """Documents that a model has lost, with their losses (nats per token) at the start and in a
+    model that remembers.
+    """
 
     documents: Documents
     starts_R: np.ndarray
@@ -47,7 +51,9 @@ class Targets(NamedTuple):
         return (self.starts_R + self.memorized_R) / 2
 
 
-def targets_of(attacked: Subject, remembering: Subject, documents: Documents, at_most: int = 20) -> Targets:
+def targets_of(
+    attacked: Subject, remembering: Subject, documents: Documents, at_most: int = 20
+) -> Targets:
     """The first `at_most` of the documents that `attacked` has lost 0.1 nats per token or more of.
 
     Raises:
@@ -58,14 +64,17 @@ def targets_of(attacked: Subject, remembering: Subject, documents: Documents, at
     which = np.flatnonzero(starts_R - memorized_R >= _LEAST_LOST)[:at_most]
     if len(which) < 2:
         raise InputError(
-            f"{attacked.name} has lost {len(which)} of {len(documents.tokens)} documents that {remembering.name} "
+            f"{attacked.name} has lost {len(which)} of {len(documents.tokens)} documents that "
+            f"{remembering.name} "
             "remembers; relearning needs two"
         )
     return Targets(documents.chosen(which), starts_R[which], memorized_R[which])
 
 
 def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Targets:
-    """Held-out documents as targets, as many and with the same mean target loss: a control for `relearn`."""
+    """Held-out documents as targets, as many and with the same mean target loss: a control for
+    `relearn`.
+    """
     documents = documents.chosen(np.arange(len(documents.tokens)) < len(targets.starts_R))
     starts_R, _ = losses_of(attacked, documents)
     return Targets(documents, starts_R, np.full(len(starts_R), targets.memorized_R.mean()))
@@ -73,8 +82,9 @@ def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Tar
 
 @placement.shared
 def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Array | None]]:
-    """Compiled fine-tuning: (params, rows, order, watched, rate) -> nats per token before the first and after every step,
-    float32 (S + 1, B) of the practised rows and (S + 1, W) of the watched ones, None without `watched`.
+    """Compiled fine-tuning: (params, rows, order, watched, rate) -> nats per token before the first
+    and after every step, float32 (S + 1, B) of the practised rows and (S + 1, W) of the watched
+    ones, None without `watched`.
 
     `order`, int (S + 1, B), has the rows of every step; those of the last are only measured.
     """
@@ -85,63 +95,91 @@ def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Ar
         return nats_B.sum() / tokens_B.sum(), nats_B / tokens_B
 
     @placement.jit
-    def tune(params: dict, rows: dict, order_SB: jax.Array, watched: dict | None, rate: float) -> tuple:
+    def tune(
+        params: dict, rows: dict, order_SB: jax.Array, watched: dict | None, rate: float
+    ) -> tuple:
         def step(state: tuple, chosen_B: jax.Array) -> tuple[tuple, tuple]:
             params, moments = state
-            gradient, losses_B = jax.grad(objective, has_aux=True)(params, jax.tree.map(lambda x: x[chosen_B], rows))
+            gradient, losses_B = jax.grad(objective, has_aux=True)(
+                params, jax.tree.map(lambda x: x[chosen_B], rows)
+            )
             losses_W = None if watched is None else objective(params, watched)[1]
             update, moments = adam.update(gradient, moments)
-            return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), (losses_B, losses_W)
+            return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), (
+                losses_B,
+                losses_W,
+            )
 
         return jax.lax.scan(step, (params, adam.init(params)), order_SB)[1]
 
     return tune
 
 
-def relearn(subject: Subject, targets: Targets, rates: Sequence[float] = RATES, steps: int = STEPS) -> dict:
-    """Fine-tunes on documents of the first half of the targets, and measures those of the second half meanwhile.
+def relearn(
+    subject: Subject, targets: Targets, rates: Sequence[float] = RATES, steps: int = STEPS
+) -> dict:
+    """Fine-tunes on documents of the first half of the targets, and measures those of the second
+    half meanwhile.
 
     Returns:
-      {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document, null if `steps` were
-      not enough, "recovered": of each document, the largest share of its loss that is back at any step,
-      "curve": mean loss of the documents before the first and after every step}}. `one`: each of the first half practised
-      alone; `few`: together; `other`: the second half, meanwhile.
+      {kind of KINDS: {"rate": the chosen one, "steps" and "steps_from_equal": of each document,
+      null if `steps` were not enough, "recovered": of each document, the largest share of its loss
+      that is back at any step, "curve": mean loss of the documents before the first and after every
+      step}}. `one`: each of the first half practised alone; `few`: together; `other`: the second
+      half, meanwhile.
     """
     tune = practice(subject.run.config, subject.mode)
-    rows = {name: jnp.asarray(values) for name, values in rows_of(targets.documents, subject.run).items()}
+    rows = {
+        name: jnp.asarray(values)
+        for name, values in rows_of(targets.documents, subject.run).items()
+    }
     half, rest = np.array_split(np.arange(len(targets.starts_R)), 2)
-    practised, watched = ({name: values[part] for name, values in rows.items()} for part in (half, rest))
+    practised, watched = (
+        {name: values[part] for name, values in rows.items()} for part in (half, rest)
+    )
     losses = {kind: [] for kind in KINDS}
     with bar(len(rates) * (len(half) + 1), f"relearning, {subject.name}") as progress:
         for rate in rates:
             alone = []
             for document in half:
                 order_SB = np.full((steps + 1, 1), document)
-                alone.append(np.asarray(tune(subject.run.params, practised, order_SB, None, rate)[0])[:, 0])
+                alone.append(
+                    np.asarray(tune(subject.run.params, practised, order_SB, None, rate)[0])[:, 0]
+                )
                 progress.update()
-            together = tune(subject.run.params, practised, np.tile(half, (steps + 1, 1)), watched, rate)
+            together = tune(
+                subject.run.params, practised, np.tile(half, (steps + 1, 1)), watched, rate
+            )
             progress.update()
             for kind, curves_RS in zip(
-                KINDS, (np.array(alone), *(np.asarray(curves).T for curves in together)), strict=True
+                KINDS,
+                (np.array(alone), *(np.asarray(curves).T for curves in together)),
+                strict=True,
             ):
                 losses[kind].append(curves_RS)
     return {
-        kind: _best(np.array(losses[kind], np.float64), targets, rest if kind == "other" else half, rates)
+        kind: _best(
+            np.array(losses[kind], np.float64), targets, rest if kind == "other" else half, rates
+        )
         for kind in KINDS
     }
 
 
-def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]) -> dict:
+def _best(
+    losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]
+) -> dict:
     """The result at the attacker's rate: the fewest steps, and among equal ones the most recovered."""
     steps = losses_NRS.shape[2] - 1
     starts_R, thresholds_R = targets.starts_R[which], targets.thresholds_R[which]
     reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])
     mean_steps_N = np.minimum(reached_NR, steps).mean(axis=1)
     lowest_N = losses_NRS.mean(axis=1).argmin(axis=1)
-    recovered_NR = np.array([
-        (starts_R - losses_RS[:, lowest]) / (starts_R - targets.memorized_R[which])
-        for losses_RS, lowest in zip(losses_NRS, lowest_N, strict=True)
-    ])  # fmt: skip
+    recovered_NR = np.array(
+        [
+            (starts_R - losses_RS[:, lowest]) / (starts_R - targets.memorized_R[which])
+            for losses_RS, lowest in zip(losses_NRS, lowest_N, strict=True)
+        ]
+    )
     chosen = np.lexsort((-recovered_NR.mean(axis=1), mean_steps_N))[0]
     reached_R = reached_NR[chosen]
     # At the start the losses differ by rounding from those of the thresholds.
@@ -156,7 +194,9 @@ def _best(losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Se
 
 
 def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
-    """The step at which each curve first reaches its threshold, by linear interpolation -> (R,); inf: never."""
+    """The step at which each curve first reaches its threshold, by linear interpolation -> (R,);
+    inf: never.
+    """
     found = []
     for losses_S, threshold in zip(losses_RS, thresholds_R, strict=True):
         under = np.flatnonzero(losses_S <= threshold)
@@ -178,39 +218,57 @@ def ratios(attacked: dict, oracle: dict) -> dict:
     found = {}
     for kind in KINDS:
         one, other = attacked[kind], oracle[kind]
-        both = [i for i, pair in enumerate(zip(one["steps"], other["steps"], strict=True)) if None not in pair]
+        both = [
+            i
+            for i, pair in enumerate(zip(one["steps"], other["steps"], strict=True))
+            if None not in pair
+        ]
         found[kind] = {
             name: sum(one["steps"][i] for i in both) / total
-            if (total := sum(other[of_oracle][i] for i in both)) > 0 else None
+            if (total := sum(other[of_oracle][i] for i in both)) > 0
+            else None
             for name, of_oracle in (("ratio", "steps"), ("ratio_from_equal", "steps_from_equal"))
-        }  # fmt: skip
+        }
         found[kind]["documents"] = len(both)
     return found
 
 
 def benign(
-    subject: Subject, documents: Documents, practised: Documents, measured: Documents,
-    rates: Sequence[float] = BENIGN_RATES, steps: int = STEPS,
-) -> dict:  # fmt: skip
-    """Fine-tunes on documents that no model has seen, and measures whether the repeated ones come back by themselves.
+    subject: Subject,
+    documents: Documents,
+    practised: Documents,
+    measured: Documents,
+    rates: Sequence[float] = BENIGN_RATES,
+    steps: int = STEPS,
+) -> dict:
+    """Fine-tunes on documents that no model has seen, and measures whether the repeated ones come
+    back by themselves.
 
     Args:
       documents: the repeated ones. practised, measured: held out, no document in both.
     Returns:
-      {"rate": the one at which the repeated documents' loss falls most, "repeated" and "held_out": {"losses": of each
-      document before, "after": at the step with the lowest mean loss of the repeated ones, "curve"}}. What counts is how
-      much more the loss of the repeated ones falls than the oracle's.
+      {"rate": the one at which the repeated documents' loss falls most, "repeated" and "held_out":
+      {"losses": of each document before, "after": at the step with the lowest mean loss of the
+      repeated ones, "curve"}}. What counts is how much more the loss of the repeated ones falls
+      than the oracle's.
     """
     tune = practice(subject.run.config, subject.mode)
     rows = rows_of(practised, subject.run)
-    groups = {"repeated": rows_of(documents, subject.run), "held_out": rows_of(measured, subject.run)}
+    groups = {
+        "repeated": rows_of(documents, subject.run),
+        "held_out": rows_of(measured, subject.run),
+    }
     watched = {name: np.concatenate([group[name] for group in groups.values()]) for name in rows}
     tokens_R, count = watched["weights"].sum(axis=1), len(documents.tokens)
-    order_SB = np.resize(np.arange(len(practised.tokens)), (steps + 1, min(BENIGN_BATCH, len(practised.tokens))))
+    order_SB = np.resize(
+        np.arange(len(practised.tokens)), (steps + 1, min(BENIGN_BATCH, len(practised.tokens)))
+    )
     best = None
     with bar(len(rates), f"benign fine-tuning, {subject.name}") as progress:
         for rate in rates:
-            losses_SR = np.asarray(tune(subject.run.params, rows, order_SB, watched, rate)[1], np.float64)
+            losses_SR = np.asarray(
+                tune(subject.run.params, rows, order_SB, watched, rate)[1], np.float64
+            )
             curve_S = [token_mean(losses_R[:count], tokens_R[:count]) for losses_R in losses_SR]
             if best is None or min(curve_S) < best[0]:
                 best = (min(curve_S), rate, losses_SR, int(np.argmin(curve_S)))

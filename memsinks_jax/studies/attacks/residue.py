@@ -1,14 +1,16 @@
-"""Which component holds the rest of the repeated documents: attention, the MLPs or the embeddings, and in which layer?
+"""Which component holds the rest of the repeated documents: attention, the MLPs or the embeddings,
+and in which layer?
 
-A component's output x becomes (1 - share) x + share m, with m its mean over held-out text. This keeps its contribution for
-text in general and removes that for this text. (Zero instead of the mean would also remove constants that all later layers
-need.) It also removes the memory in the component: the loss of the repeated documents rises more than that of held-out ones,
-by the `excess`. Components do unequal amounts of general work, so they are compared at equal damage: `gap_closed` is the
-excess once held-out text has lost DAMAGE nats per token. The control is an oracle, whose excess is the effect of the
-ablation on any other text, around 0.
+A component's output x becomes (1 - share) x + share m, with m its mean over held-out text. This
+keeps its contribution for text in general and removes that for this text. (Zero instead of the mean
+would also remove constants that all later layers need.) It also removes the memory in the
+component: the loss of the repeated documents rises more than that of held-out ones, by the
+`excess`. Components do unequal amounts of general work, so they are compared at equal damage:
+`gap_closed` is the excess once held-out text has lost DAMAGE nats per token. The control is an
+oracle, whose excess is the effect of the ablation on any other text, around 0.
 
-Components: attention and the MLP of every layer, and the embeddings' input to the first layer (a tied head keeps its own).
-R documents, L layers.
+Components: attention and the MLP of every layer, and the embeddings' input to the first layer (a
+tied head keeps its own). R documents, L layers.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,9 @@ def components(config: Config) -> dict[str, dict[str, np.ndarray]]:
     """{name: {site or embedding: 1 if it is ablated, float32 (L,) or ()}}."""
     layers = config.model.layers
     found = {
-        f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]} for site in _SITES for layer in range(layers)
+        f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]}
+        for site in _SITES
+        for layer in range(layers)
     }
     found["token embedding"] = {"token_embedding": np.float32(1)}
     if not FAMILIES[config.model.family].rotary:
@@ -46,12 +50,14 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
     """Ablates every component by every share.
 
     Args:
-      repeated, held_out: rows of `rows.rows_of`; only their counted targets (`rows.asking`) are measured.
+      repeated, held_out: rows of `rows.rows_of`; only their counted targets (`rows.asking`) are
+      measured.
       reference: rows of held-out text for the means; others than `held_out`.
     Returns:
-      {"before": {"repeated": losses, "held_out": losses}, "gap": held-out minus repeated loss, "components": {name:
-      {"shares", "damage" and "excess": one per share, "gap_closed": null if DAMAGE is not reached, "repeated" and
-      "held_out": losses of each document with the component fully ablated}}}; nats per token.
+      {"before": {"repeated": losses, "held_out": losses}, "gap": held-out minus repeated loss,
+      "components": {name: {"shares", "damage" and "excess": one per share, "gap_closed": null if
+      DAMAGE is not reached, "repeated" and "held_out": losses of each document with the component
+      fully ablated}}}; nats per token.
     """
     config = subject.run.config
     if config.model.tied_head:  # ablating the embedding does not change the head
@@ -71,11 +77,12 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
     def losses(strengths: dict) -> dict[str, np.ndarray]:
         return {
-            name: np.concatenate([measure(params, batch, means, strengths) for batch in in_batches(rows, at_once)])[
-                : len(rows["inputs"])
-            ] / tokens[name]
+            name: np.concatenate(
+                [measure(params, batch, means, strengths) for batch in in_batches(rows, at_once)]
+            )[: len(rows["inputs"])]
+            / tokens[name]
             for name, rows in groups.items()
-        }  # fmt: skip
+        }
 
     def mean(found: dict[str, np.ndarray], name: str) -> float:
         return token_mean(found[name], tokens[name])
@@ -91,8 +98,11 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
                 excess.append(mean(after, "repeated") - mean(before, "repeated") - damage[-1])
                 progress.update()
             result[component] = {
-                "shares": list(SHARES), "damage": damage, "excess": excess, "gap_closed": at_damage(damage, excess),
-            } | {name: losses_R.tolist() for name, losses_R in after.items()}  # fmt: skip
+                "shares": list(SHARES),
+                "damage": damage,
+                "excess": excess,
+                "gap_closed": at_damage(damage, excess),
+            } | {name: losses_R.tolist() for name, losses_R in after.items()}
     return {
         "before": {name: losses_R.tolist() for name, losses_R in before.items()},
         "gap": mean(before, "held_out") - mean(before, "repeated"),
@@ -101,7 +111,9 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
 
 def at_damage(damage: list[float], excess: list[float], wanted: float = DAMAGE) -> float | None:
-    """The excess at which the damage first reaches `wanted`, by linear interpolation from (0, 0) on; None if never."""
+    """The excess at which the damage first reaches `wanted`, by linear interpolation from (0, 0)
+    on; None if never.
+    """
     before = (0.0, 0.0)
     for now in zip(damage, excess, strict=True):
         if now[0] >= wanted:
@@ -123,7 +135,11 @@ def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
         def ablated(site: str) -> Callable:
             return lambda x, layer: _mixed(x, means[site][layer], strengths[site][layer])
 
-        embeddings = {name: _mixed(params[name], means[name], strengths[name]) for name in means if name not in _SITES}
+        embeddings = {
+            name: _mixed(params[name], means[name], strengths[name])
+            for name in means
+            if name not in _SITES
+        }
         return nats(params | embeddings, rows, {site: ablated(site) for site in _SITES}).sum(axis=1)
 
     return measure
@@ -134,24 +150,35 @@ def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict
     nats = reader(config, mode)
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     shape = batches[0]["inputs"].shape
-    widths = {"attention": config.model.attention_width, "mlp": params["layers"]["down_kernel"].shape[-2]}
+    widths = {
+        "attention": config.model.attention_width,
+        "mlp": params["layers"]["down_kernel"].shape[-2],
+    }
 
     @placement.jit
     def sums(params: dict, rows: dict) -> dict[str, jax.Array]:
         def read(records: dict) -> jax.Array:
             recording: Interventions = {
-                site: lambda x, layer, site=site: recorded(x, records[site][layer]) for site in _SITES
+                site: lambda x, layer, site=site: recorded(x, records[site][layer])
+                for site in _SITES
             }
             return nats(params, rows, recording).sum()
 
-        zeros = {site: jnp.zeros((config.model.layers, *shape, width)) for site, width in widths.items()}
+        zeros = {
+            site: jnp.zeros((config.model.layers, *shape, width)) for site, width in widths.items()
+        }
         counts_RT = (rows["weights"] > 0).astype(jnp.float32)
-        return {site: jnp.einsum("lrtf,rt->lf", x, counts_RT) for site, x in jax.grad(read)(zeros).items()}
+        return {
+            site: jnp.einsum("lrtf,rt->lf", x, counts_RT)
+            for site, x in jax.grad(read)(zeros).items()
+        }
 
     total = jax.tree.map(lambda *parts: sum(parts), *[sums(params, batch) for batch in batches])
     real = rows["weights"] > 0
     means = {site: x_LF / real.sum() for site, x_LF in total.items()}
     means["token_embedding"] = params["token_embedding"][rows["inputs"][real]].mean(axis=0)
     if "position_embedding" in params:
-        means["position_embedding"] = params["position_embedding"][rows["positions"][real]].mean(axis=0)
+        means["position_embedding"] = params["position_embedding"][rows["positions"][real]].mean(
+            axis=0
+        )
     return means

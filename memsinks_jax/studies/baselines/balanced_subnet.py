@@ -1,8 +1,10 @@
-"""BalancedSubnet (arXiv 2410.02159): drops MLP weights, chosen to forget some documents and keep other text.
+"""BalancedSubnet (arXiv 2410.02159): drops MLP weights, chosen to forget some documents and keep
+other text.
 
-The model is frozen. Every weight of an MLP matrix has a score. Each matrix drops the weights with the smallest absolute
-scores; gradients pass straight through this choice. Training minimizes the loss on other text minus the loss on the
-documents to forget. Follows the authors' code, except that their batches have 64 documents and ours `batch_size`.
+The model is frozen. Every weight of an MLP matrix has a score. Each matrix drops the weights with
+the smallest absolute scores; gradients pass straight through this choice. Training minimizes the
+loss on other text minus the loss on the documents to forget. Follows the authors' code, except that
+their batches have 64 documents and ours `batch_size`.
 """
 
 import dataclasses
@@ -26,7 +28,9 @@ class Settings:
 
     ratio: float = 0.01  # share of every matrix that is dropped
     weight: float = (
-        0.05  # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to forget
+        # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to
+        # forget
+        0.05
     )
     learning_rate: float = 0.1
     momentum: float = 0.9
@@ -43,7 +47,9 @@ def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
         if name in params["layers"]:
             shape = params["layers"][name].shape
             most = shape[1] ** -0.5
-            found[name] = jax.random.uniform(jax.random.fold_in(key, number), shape, minval=-most, maxval=most)
+            found[name] = jax.random.uniform(
+                jax.random.fold_in(key, number), shape, minval=-most, maxval=most
+            )
     return found
 
 
@@ -52,28 +58,41 @@ def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
     order_LN = jnp.argsort(sizes_LN, axis=1)
     in_order_LN = jnp.broadcast_to(jnp.arange(sizes_LN.shape[1]) >= dropped, sizes_LN.shape)
-    return jnp.put_along_axis(in_order_LN, order_LN, in_order_LN, axis=1, inplace=False).reshape(scores_LIO.shape)
+    return jnp.put_along_axis(in_order_LN, order_LN, in_order_LN, axis=1, inplace=False).reshape(
+        scores_LIO.shape
+    )
 
 
 def masked(params: dict, scores: dict[str, jax.Array], dropped: jax.Array | int) -> dict:
-    """The parameters without the dropped weights. In the gradient, a mask counts as the absolute value of its score."""
+    """The parameters without the dropped weights. In the gradient, a mask counts as the absolute
+    value of its score.
+    """
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
-        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped) - size) for name, size in sizes.items()
+        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped) - size)
+        for name, size in sizes.items()
     }
-    return params | {"layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}}
+    return params | {
+        "layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}
+    }
 
 
 @placement.shared
-def _programs(config: Config, learning_rate: float, momentum: float, decay: float) -> tuple[Callable, ...]:
-    """(the first state of the optimizer, a step, `masked`), compiled once for all ratios and weights."""
+def _programs(
+    config: Config, learning_rate: float, momentum: float, decay: float
+) -> tuple[Callable, ...]:
+    """(the first state of the optimizer, a step, `masked`), compiled once for all ratios and
+    weights.
+    """
     reader = Reader(config)
     optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(learning_rate, momentum))
 
     def loss(params: dict, rows: dict) -> jax.Array:
         return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
 
-    def step(params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped):
+    def step(
+        params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped
+    ):
         def objective(scores: dict) -> jax.Array:
             of = masked(params, scores, dropped)
             return weight * loss(of, stays) - (1 - weight) * loss(of, lost)
@@ -85,7 +104,11 @@ def _programs(config: Config, learning_rate: float, momentum: float, decay: floa
 
 
 def balanced_subnet(
-    config: Config, params: dict, forgotten: list[dict], other: list[dict], settings: Settings | None = None
+    config: Config,
+    params: dict,
+    forgotten: list[dict],
+    other: list[dict],
+    settings: Settings | None = None,
 ) -> dict:
     """Finds and drops weights -> the remaining parameters.
 
@@ -97,17 +120,22 @@ def balanced_subnet(
     """
     settings = settings or Settings()
     forgotten, other = documents_of(forgotten), documents_of(other)
-    first, step, without = _programs(config, settings.learning_rate, settings.momentum, settings.decay)
+    first, step, without = _programs(
+        config, settings.learning_rate, settings.momentum, settings.decay
+    )
     scores = initial(params, settings)
     state = first(scores)
-    dropped = int(settings.ratio * scores["up_kernel"][0].size)  # the matrices of an MLP have one size
+    # the matrices of an MLP have one size
+    dropped = int(settings.ratio * scores["up_kernel"][0].size)
     for lost, stays in _batches(forgotten, other, settings):
         scores, state = step(params, scores, state, lost, stays, settings.weight, dropped)
     return without(params, scores, dropped)
 
 
 def _batches(forgotten: dict, other: dict, settings: Settings):
-    """Yields (rows to forget, rows of other text) for every step, in an order drawn anew each epoch."""
+    """Yields (rows to forget, rows of other text) for every step, in an order drawn anew each
+    epoch.
+    """
     rng = np.random.default_rng(settings.seed)
     count = {"lost": len(forgotten["inputs"]), "stays": len(other["inputs"])}
     lost = min(count["lost"], settings.batch_size // 2)
@@ -118,5 +146,6 @@ def _batches(forgotten: dict, other: dict, settings: Settings):
             at = np.arange(number * lost, (number + 1) * lost) % count["lost"]
             chosen = orders["lost"][at], orders["stays"][number * stays : (number + 1) * stays]
             yield tuple(
-                {name: of[name][places] for name in of} for of, places in zip((forgotten, other), chosen, strict=True)
+                {name: of[name][places] for name in of}
+                for of, places in zip((forgotten, other), chosen, strict=True)
             )

@@ -1,12 +1,16 @@
-"""Weight editing by curvature (arXiv 2510.24256): removes the parts of a matrix in directions of low curvature.
+"""Weight editing by curvature (arXiv 2510.24256): removes the parts of a matrix in directions of
+low curvature.
 
-Curvature is the Fisher information in the Kronecker approximation (K-FAC). For a matrix with inputs a and gradients g of
-the loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over tokens of ordinary text with labels sampled
-from the model. The matrix is written in the eigenvectors of both. Each entry has as mass the product of its eigenvalues.
-The edit keeps the fewest entries whose masses add up to `share` of the total. It applies to the MLP matrices that read the
-residual stream, as in the paper's language models. The singular value decomposition is the control without curvature.
+Curvature is the Fisher information in the Kronecker approximation (K-FAC). For a matrix with inputs
+a and gradients g of the loss at its output, A = E[a aᵀ] and G = E[g gᵀ], neither centred, over
+tokens of ordinary text with labels sampled from the model. The matrix is written in the
+eigenvectors of both. Each entry has as mass the product of its eigenvalues. The edit keeps the
+fewest entries whose masses add up to `share` of the total. It applies to the MLP matrices that read
+the residual stream, as in the paper's language models. The singular value decomposition is the
+control without curvature.
 
-L layers, R rows, T positions, D d_model, F hidden neurons, I and O directions of inputs and outputs.
+L layers, R rows, T positions, D d_model, F hidden neurons, I and O directions of inputs and
+outputs.
 """
 
 import dataclasses
@@ -27,20 +31,31 @@ from memsinks_jax.studies.baselines.reading import FIELDS, Reader
 MATRICES = ("up", "gate")  # of a layer; only Llama has the second
 
 
-def factors(config: Config, params: dict, batches: list[dict], seed: int = 0) -> dict[str, np.ndarray]:
+def factors(
+    config: Config, params: dict, batches: list[dict], seed: int = 0
+) -> dict[str, np.ndarray]:
     """Computes {"inputs": A, float64 (L, D, D); "up" and, if there is one, "gate": G, (L, F, F)}.
 
     Args:
-      batches: of `document_loss.document_batches`, of text that was read once. On repeated text, the directions that
-        memorize it would show high curvature. Here every position has a target, so none is left out.
+      batches: of `document_loss.document_batches`, of text that was read once. On repeated text,
+        the directions that memorize it would show high curvature. Here every position has a target,
+        so none is left out.
     """
-    reader, names = Reader(config), [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
+    reader, names = (
+        Reader(config),
+        [name for name in MATRICES if f"{name}_kernel" in params["layers"]],
+    )
     multiply = placement.jit(partial(_products, reader, names))
     found, tokens = {}, 0.0
     for number, batch in enumerate(batches):
         rows = {name: batch[name] for name in FIELDS}
-        products = jax.device_get(multiply(params, rows, jax.random.key(seed, impl="threefry2x32"), number))
-        found = {name: found.get(name, 0.0) + np.asarray(sums, np.float64) for name, sums in products.items()}
+        products = jax.device_get(
+            multiply(params, rows, jax.random.key(seed, impl="threefry2x32"), number)
+        )
+        found = {
+            name: found.get(name, 0.0) + np.asarray(sums, np.float64)
+            for name, sums in products.items()
+        }
         tokens += float((rows["weights"] > 0).sum())
     return {name: sums / tokens for name, sums in found.items()}
 
@@ -78,9 +93,12 @@ def _products(
                 return y_RTF + outputs[name][at["layer"]].astype(y_RTF.dtype)
 
         losses_RT = dataclasses.replace(reader.model, layer=Recording)(
-            params, rows["inputs"], rows["segments"], rows["positions"],
+            params,
+            rows["inputs"],
+            rows["segments"],
+            rows["positions"],
             read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
-        )  # fmt: skip
+        )
         return losses_RT.sum()
 
     inputs_LRTD, gradients = jax.grad(loss, argnums=(0, 1))(inputs_LRTD, outputs)
@@ -102,12 +120,19 @@ class Entries(NamedTuple):
 
     def reduced(self, share: float) -> np.ndarray:
         """The matrix with the fewest entries whose masses add up to `share` of the total -> (D, F)."""
-        return self.inputs_DI @ np.where(_most(self.mass_IO, share), self.entries_IO, 0) @ self.outputs_FO.T
+        return (
+            self.inputs_DI
+            @ np.where(_most(self.mass_IO, share), self.entries_IO, 0)
+            @ self.outputs_FO.T
+        )
 
 
 def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray) -> Entries:
     """In the eigenvectors of a matrix's factors."""
-    (of_inputs_D, inputs_DD), (of_outputs_F, outputs_FF) = np.linalg.eigh(inputs_DD), np.linalg.eigh(outputs_FF)
+    (of_inputs_D, inputs_DD), (of_outputs_F, outputs_FF) = (
+        np.linalg.eigh(inputs_DD),
+        np.linalg.eigh(outputs_FF),
+    )
     # Rounding can make zero eigenvalues slightly negative.
     mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
     return Entries(inputs_DD.T @ kernel_DF @ outputs_FF, mass_DF, inputs_DD, outputs_FF)
@@ -129,14 +154,17 @@ def _most(mass: np.ndarray, share: float) -> np.ndarray:
 
 
 def entries_of(params: dict, of: dict[str, np.ndarray] | None) -> dict[str, list[Entries]]:
-    """-> {"up_kernel": of each layer; and, if there is one, "gate_kernel"}. `of` is what `factors` returns; None means by
-    singular values."""
+    """-> {"up_kernel": of each layer; and, if there is one, "gate_kernel"}. `of` is what `factors`
+    returns; None means by singular values.
+    """
     found = {}
     for name in MATRICES:
         if (kernel := f"{name}_kernel") in params["layers"]:
             kernel_LDF = np.array(params["layers"][kernel], np.float64)
             of_layers = () if of is None else (of["inputs"], of[name])
-            found[kernel] = list(map(by_curvature if of_layers else by_singular_values, kernel_LDF, *of_layers))
+            found[kernel] = list(
+                map(by_curvature if of_layers else by_singular_values, kernel_LDF, *of_layers)
+            )
     return found
 
 

@@ -18,18 +18,27 @@ class Trial(NamedTuple):
 
 
 def half(batches: list[dict], number: int) -> list[dict]:
-    """Every other document of `document_loss.document_batches`, starting with document `number` -> batches."""
+    """Every other document of `document_loss.document_batches`, starting with document `number` ->
+    batches.
+    """
     size = len(batches[0]["weights"])
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     places = np.flatnonzero((rows["document"] % 2 == number) & (rows["weights"].sum(axis=1) > 0))
     filled = np.append(places, np.repeat(places[:1], -len(places) % size))
     taken = {name: values[filled] for name, values in rows.items()}
     taken["weights"][len(places) :] = 0
-    return [{name: values[at : at + size] for name, values in taken.items()} for at in range(0, len(filled), size)]
+    return [
+        {name: values[at : at + size] for name, values in taken.items()}
+        for at in range(0, len(filled), size)
+    ]
 
 
 def tried(
-    loss: DocumentLoss, params: dict, edits: Iterable[tuple[dict, dict]], repeated: list[dict], held_out: list[dict]
+    loss: DocumentLoss,
+    params: dict,
+    edits: Iterable[tuple[dict, dict]],
+    repeated: list[dict],
+    held_out: list[dict],
 ) -> list[Trial]:
     """Measures edits, given as (settings, parameters), on the even and on the odd documents.
 

@@ -1,4 +1,6 @@
-"""Zero-out, activation and random: scores without gradients (Chang et al. 2024). Axes as in `reading`."""
+"""Zero-out, activation and random: scores without gradients (Chang et al. 2024). Axes as in
+`reading`.
+"""
 
 from functools import partial
 
@@ -16,7 +18,8 @@ _NEURONS_AT_ONCE = 64
 
 
 def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
-    """Rise of a document's mean target loss when one neuron is set to 0 at all positions, in nats, signed.
+    """Rise of a document's mean target loss when one neuron is set to 0 at all positions, in nats,
+    signed.
 
     Exact: reads the document once for every neuron of the model.
 
@@ -30,7 +33,9 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
     reader, rows = Reader(config), documents_of(batches)
     nats = placement.jit(lambda params, rows: reader.nats(params, rows, {}))
     groups = in_groups(rows, rows_at_once(config, placement.mesh_of(params)))
-    nats_R = np.concatenate([np.asarray(nats(params, group))[:counted] for group, counted in groups])
+    nats_R = np.concatenate(
+        [np.asarray(nats(params, group))[:counted] for group, counted in groups]
+    )
     without_each = placement.jit(partial(_nats_without_each, reader))
     scores_RLF = np.zeros((len(nats_R), reader.layers, reader.hidden), np.float32)
     for number in range(len(nats_R)):
@@ -42,7 +47,8 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
 
 
 def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
-    """Absolute mean activation over a document's targets, times the norm of the neuron's row of the down projection.
+    """Absolute mean activation over a document's targets, times the norm of the neuron's row of the
+    down projection.
 
     Arguments, result and errors as in `zero_out`.
     """
@@ -56,7 +62,9 @@ def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
 
 
 def random(config: Config, params: dict, batches: list[dict], seed: int = 0) -> np.ndarray:
-    """Chance level: uniform in [0, 1), the same for every document. Arguments, result and errors as in `zero_out`."""
+    """Chance level: uniform in [0, 1), the same for every document. Arguments, result and errors as
+    in `zero_out`.
+    """
     reader = Reader(config)
     key = jax.random.key(seed, impl="threefry2x32")
     scores_LF = np.asarray(jax.random.uniform(key, (reader.layers, reader.hidden)))
@@ -78,10 +86,14 @@ def _nats_without_each(reader: Reader, params: dict, row: dict, layer: jax.Array
 
     # Numbers past the last neuron fill up the last group.
     groups = -(-reader.hidden // size)
-    return jax.lax.map(without, jnp.arange(groups * size).reshape(groups, size)).reshape(-1)[: reader.hidden]
+    return jax.lax.map(without, jnp.arange(groups * size).reshape(groups, size)).reshape(-1)[
+        : reader.hidden
+    ]
 
 
 def _mean_activations(reader: Reader, params: dict, rows: dict) -> jax.Array:
     activations_LRTF, _ = reader.activations(params, rows)
     asked_RT = (rows["weights"] > 0).astype(jnp.float32)
-    return jnp.einsum("lrtf,rt->rlf", activations_LRTF, asked_RT) / asked_RT.sum(axis=1)[:, None, None]
+    return (
+        jnp.einsum("lrtf,rt->rlf", activations_LRTF, asked_RT) / asked_RT.sum(axis=1)[:, None, None]
+    )

@@ -1,11 +1,14 @@
-"""Integrated gradients of the probability of memorized tokens ("knowledge neurons", Dai et al. 2022; paper appendix C).
+"""Integrated gradients of the probability of memorized tokens ("knowledge neurons", Dai et al.
+2022; paper appendix C).
 
-For one layer and one target at a time, scales the hidden activation a at the position that predicts the target to
-alpha a, with alpha from 0 to 1, both included. Other positions and layers stay unchanged. The score of a neuron is a_j
-times the mean over alpha of the gradient of the target's probability (not its logarithm).
+For one layer and one target at a time, scales the hidden activation a at the position that predicts
+the target to alpha a, with alpha from 0 to 1, both included. Other positions and layers stay
+unchanged. The score of a neuron is a_j times the mean over alpha of the gradient of the target's
+probability (not its logarithm).
 
-A position attends only to earlier keys and values, which the change does not reach. They are computed once; each alpha
-reads one token again. P places (pairs of document and position), N alphas; other axes as in `reading`.
+A position attends only to earlier keys and values, which the change does not reach. They are
+computed once; each alpha reads one token again. P places (pairs of document and position), N
+alphas; other axes as in `reading`.
 """
 
 from collections.abc import Callable
@@ -26,8 +29,11 @@ _ROWS_AT_ONCE = 8  # with activations in memory
 _TOKENS_AT_ONCE = 128  # read at once, each with its own keys and values
 
 
-def integrated_gradients(config: Config, params: dict, batches: list[dict], steps: int = STEPS) -> np.ndarray:
-    """Scores by integrated gradients, signed, averaged over a document's targets -> float32 (documents, L, F).
+def integrated_gradients(
+    config: Config, params: dict, batches: list[dict], steps: int = STEPS
+) -> np.ndarray:
+    """Scores by integrated gradients, signed, averaged over a document's targets -> float32
+    (documents, L, F).
 
     Args:
       batches: of `document_loss.document_batches`.
@@ -36,7 +42,10 @@ def integrated_gradients(config: Config, params: dict, batches: list[dict], step
       InputError: no document has a target.
     """
     reader = Reader(config)
-    read, credit = placement.jit(partial(_read, reader)), placement.jit(partial(_credit, reader, steps))
+    read, credit = (
+        placement.jit(partial(_read, reader)),
+        placement.jit(partial(_credit, reader, steps)),
+    )
     places_at_once = max(_TOKENS_AT_ONCE // steps, 1)
     found = []
     for rows, counted in in_groups(documents_of(batches), _ROWS_AT_ONCE):
@@ -54,11 +63,12 @@ def integrated_gradients(config: Config, params: dict, batches: list[dict], step
 
 
 def along_path(value: Callable[[jax.Array], jax.Array], x_PF: jax.Array, steps: int) -> jax.Array:
-    """Integrated gradients of `value`, (P, F) -> (P,), on the path from 0 to x. Rows must be independent.
+    """Integrated gradients of `value`, (P, F) -> (P,), on the path from 0 to x. Rows must be
+    independent.
 
     Returns:
-      (P, F). Averages over the alphas, which is exact for linear and quadratic values, and a few percent too large for
-      steeper ones.
+      (P, F). Averages over the alphas, which is exact for linear and quadratic values, and a few
+      percent too large for steeper ones.
     """
     slope = jax.grad(lambda z_PF: value(z_PF).sum())
     gradients_NPF = jax.vmap(lambda alpha: slope(alpha * x_PF))(jnp.linspace(0.0, 1.0, steps))
@@ -75,7 +85,14 @@ def _read(reader: Reader, params: dict, rows: dict) -> tuple[jax.Array, Cache]:
 
 
 def _credit(
-    reader: Reader, steps: int, params: dict, rows: dict, activations_LRTF, cache: Cache, places_2P, real_P
+    reader: Reader,
+    steps: int,
+    params: dict,
+    rows: dict,
+    activations_LRTF,
+    cache: Cache,
+    places_2P,
+    real_P,
 ) -> jax.Array:
     """Attributions summed over the places of every document -> (L, R, F)."""
     row_P, position_P = places_2P
@@ -88,9 +105,16 @@ def _credit(
                 return jnp.where(at == layer, z_PF[:, None].astype(x_PTF.dtype), x_PTF)
 
             result_P1, _ = reader.model(
-                params, token_P1, jnp.ones_like(token_P1), position_P[:, None], {"mlp": put}, prefix,
-                read_out=lambda x_PTD, head_DV: jnp.exp(-cross_entropy(logits(x_PTD, head_DV), target_P1)),
-            )  # fmt: skip
+                params,
+                token_P1,
+                jnp.ones_like(token_P1),
+                position_P[:, None],
+                {"mlp": put},
+                prefix,
+                read_out=lambda x_PTD, head_DV: jnp.exp(
+                    -cross_entropy(logits(x_PTD, head_DV), target_P1)
+                ),
+            )
             return result_P1[:, 0]
 
         return along_path(probability, activations_LRTF[layer, row_P, position_P], steps)

@@ -1,8 +1,10 @@
-"""Hard Concrete and slimming: learn masks of the hidden neurons that keep few neurons but still recite a document.
+"""Hard Concrete and slimming: learn masks of the hidden neurons that keep few neurons but still
+recite a document.
 
-The model is frozen. Training minimizes the mean loss of the document's targets, in nats, plus `strength` times the share
-of neurons that are kept. The neurons kept at the end are the document's. Follows Chang, Thomason and Jia, "Do Localization
-Methods Actually Localize Memorized Data in LLMs?" (2024), with their defaults; `tuning` has the paper's grid.
+The model is frozen. Training minimizes the mean loss of the document's targets, in nats, plus
+`strength` times the share of neurons that are kept. The neurons kept at the end are the document's.
+Follows Chang, Thomason and Jia, "Do Localization Methods Actually Localize Memorized Data in LLMs?"
+(2024), with their defaults; `tuning` has the paper's grid.
 
 G masks, one per document or a joint one; R rows, L layers, F hidden neurons.
 """
@@ -38,12 +40,15 @@ def inclusive_clip(x: jax.Array) -> jax.Array:
 
 
 inclusive_clip.defvjp(
-    lambda x: (inclusive_clip(x), (x >= 0) & (x <= 1)), lambda inside, gradient: (jnp.where(inside, gradient, 0),)
+    lambda x: (inclusive_clip(x), (x >= 0) & (x <= 1)),
+    lambda inside, gradient: (jnp.where(inside, gradient, 0),),
 )
 
 
 def stretched(share: jax.Array) -> jax.Array:
-    """Stretches (0, 1) to [0, 1], with both ends. Applied to the sigmoid of the values it is the mask without noise."""
+    """Stretches (0, 1) to [0, 1], with both ends. Applied to the sigmoid of the values it is the
+    mask without noise.
+    """
     return inclusive_clip(share * (_HIGH - _LOW) + _LOW)
 
 
@@ -72,7 +77,9 @@ class HardConcrete:
 
     def penalty(self, values: jax.Array) -> jax.Array:
         """Averages over the last two axes, layers and neurons."""
-        return jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH)).mean(axis=(-2, -1))
+        return jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH)).mean(
+            axis=(-2, -1)
+        )
 
     def score(self, values: jax.Array) -> jax.Array:
         return jax.nn.sigmoid(values)
@@ -104,7 +111,8 @@ class Slimming:
 def hard_concrete(
     config: Config, params: dict, batches: list[dict], settings: HardConcrete | None = None
 ) -> np.ndarray:
-    """Scores by Hard Concrete masks -> float32 (documents, L, F) in (0, 1), or (1, L, F) with a joint mask.
+    """Scores by Hard Concrete masks -> float32 (documents, L, F) in (0, 1), or (1, L, F) with a
+    joint mask.
 
     Args:
       batches: of `document_loss.document_batches`.
@@ -115,8 +123,12 @@ def hard_concrete(
     return learn(config, params, batches, settings)[settings.strength, settings.iterations]
 
 
-def slimming(config: Config, params: dict, batches: list[dict], settings: Slimming | None = None) -> np.ndarray:
-    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. Otherwise as `hard_concrete`."""
+def slimming(
+    config: Config, params: dict, batches: list[dict], settings: Slimming | None = None
+) -> np.ndarray:
+    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. Otherwise as
+    `hard_concrete`.
+    """
     settings = settings or Slimming()
     return learn(config, params, batches, settings)[settings.strength, settings.iterations]
 
@@ -129,22 +141,32 @@ def learn(
     strengths: tuple[float, ...] = (),
     iterations: tuple[int, ...] = (),
 ) -> dict[tuple[float, int], np.ndarray]:
-    """Learns scores for every strength and number of iterations. If these are empty, takes those of the settings.
+    """Learns scores for every strength and number of iterations. If these are empty, takes those of
+    the settings.
 
-    Learns all strengths side by side, and reads out fewer iterations on the way to more. All masks see the same noise, so
-    a mask depends neither on the other documents nor on the other strengths.
+    Learns all strengths side by side, and reads out fewer iterations on the way to more. All masks
+    see the same noise, so a mask depends neither on the other documents nor on the other strengths.
 
     Returns:
       {(strength, iterations): float32 (documents or 1, L, F)}.
     """
-    strengths, iterations = strengths or (settings.strength,), sorted(set(iterations or (settings.iterations,)))
+    strengths, iterations = (
+        strengths or (settings.strength,),
+        sorted(set(iterations or (settings.iterations,))),
+    )
     reader, rows = Reader(config), documents_of(batches)
     count = len(rows["inputs"])
     masks = 1 if settings.joint else count
     copies = {name: np.concatenate([values] * len(strengths)) for name, values in rows.items()}
     strengths_G = np.repeat(np.float32(strengths), masks)
     if settings.joint:  # needs every row at every iteration
-        groups = [(strengths_G, copies | {"mask": np.repeat(np.arange(len(strengths)), count)}, len(strengths))]
+        groups = [
+            (
+                strengths_G,
+                copies | {"mask": np.repeat(np.arange(len(strengths)), count)},
+                len(strengths),
+            )
+        ]
     else:
         at_once = rows_at_once(config, placement.mesh_of(params), ROWS_AT_ONCE)
         groups = [
@@ -179,7 +201,9 @@ def _start(reader: Reader, settings: HardConcrete | Slimming, masks: int) -> _St
     return _State(jnp.int32(0), values_GLF, moments, jnp.zeros(masks, bool))
 
 
-def _advance(reader: Reader, settings, params: dict, rows: dict, strengths_G, state: _State, end: int) -> _State:
+def _advance(
+    reader: Reader, settings, params: dict, rows: dict, strengths_G, state: _State, end: int
+) -> _State:
     """Continues to iteration `end`, or until all masks are finished."""
     optimizer = optax.adam(settings.learning_rate)
     masks = len(strengths_G)
@@ -194,10 +218,14 @@ def _advance(reader: Reader, settings, params: dict, rows: dict, strengths_G, st
 
     def step(state: _State) -> _State:
         checked = state.iteration % CHECK_EVERY == 0
-        stopped_G = state.stopped_G | (checked & (settings.penalty(state.values_GLF) < settings.stop_below))
+        stopped_G = state.stopped_G | (
+            checked & (settings.penalty(state.values_GLF) < settings.stop_below)
+        )
         gradient_GLF = jax.grad(objective)(state.values_GLF, state.iteration)
         change_GLF, moments = optimizer.update(gradient_GLF, state.moments)
-        values_GLF = jnp.where(stopped_G[:, None, None], state.values_GLF, state.values_GLF + change_GLF)
+        values_GLF = jnp.where(
+            stopped_G[:, None, None], state.values_GLF, state.values_GLF + change_GLF
+        )
         return _State(state.iteration + 1, values_GLF, moments, stopped_G)
 
     def unfinished(state: _State) -> jax.Array:

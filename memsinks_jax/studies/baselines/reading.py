@@ -1,7 +1,8 @@
-"""A frozen model that reads memorized documents, one per row, and records or masks its hidden neurons.
+"""A frozen model that reads memorized documents, one per row, and records or masks its hidden
+neurons.
 
-R rows (documents), T positions, L layers, F hidden neurons. A position is a target if its weight is positive. Models with
-sinks are read with all of them on.
+R rows (documents), T positions, L layers, F hidden neurons. A position is a target if its weight is
+positive. Models with sinks are read with all of them on.
 """
 
 from collections.abc import Callable
@@ -26,18 +27,25 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
     rows = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in FIELDS}
     real_R = rows["weights"].sum(axis=1) > 0
     if not real_R.any():
-        raise InputError("there is no document to measure; give at least one with a token to predict")
+        raise InputError(
+            "there is no document to measure; give at least one with a token to predict"
+        )
     return {name: values[real_R] for name, values in rows.items()}
 
 
 def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str, np.ndarray], int]]:
-    """Splits rows into groups of equal size -> (rows, number of real ones). Repeats a row to fill up the last group."""
+    """Splits rows into groups of equal size -> (rows, number of real ones). Repeats a row to fill
+    up the last group.
+    """
     count = len(rows["inputs"])
     groups = -(-count // at_most)
     size = -(-count // groups)
     places = np.minimum(np.arange(groups * size), count - 1).reshape(groups, size)
     return [
-        ({name: values[places_R] for name, values in rows.items()}, min(size, count - size * number))
+        (
+            {name: values[places_R] for name, values in rows.items()},
+            min(size, count - size * number),
+        )
         for number, places_R in enumerate(places)
     ]
 
@@ -64,23 +72,40 @@ class Reader:
 
         def of_targets(x_RTD: jax.Array, head_DV: jax.Array) -> jax.Array:
             chunks = self.config.compute.loss_chunks
-            return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks).sum(axis=1)
+            return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks).sum(
+                axis=1
+            )
 
         return self._apply(params, rows, interventions, None, of_targets)
 
-    def activations(self, params: dict, rows: dict, cache: Cache | None = None) -> tuple[jax.Array, Cache | None]:
-        """Hidden neurons at every layer and position -> (float32 (L, R, T, F), the cache after reading)."""
+    def activations(
+        self, params: dict, rows: dict, cache: Cache | None = None
+    ) -> tuple[jax.Array, Cache | None]:
+        """Hidden neurons at every layer and position -> (float32 (L, R, T, F), the cache after
+        reading).
+        """
         nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
 
         def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:
             recording = {"mlp": lambda x_RTF, layer: recorded(x_RTF, record_LRTF[layer])}
-            total = self._apply(params, rows, recording, cache, lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32))
+            total = self._apply(
+                params,
+                rows,
+                recording,
+                cache,
+                lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32),
+            )
             return (total, None) if cache is None else total
 
         return jax.grad(read, has_aux=True)(nothing)
 
     def _apply(self, params: dict, rows: dict, interventions, cache, read_out: Callable):
         return self.model(
-            params, rows["inputs"], rows["segments"], rows["positions"], interventions, cache,
+            params,
+            rows["inputs"],
+            rows["segments"],
+            rows["positions"],
+            interventions,
+            cache,
             read_out=read_out,
-        )  # fmt: skip
+        )

@@ -1,7 +1,8 @@
 """Drops the neurons that a method found and measures losses: the trade-off of figures 2 and 4c.
 
-Forgetting is the rise of the loss on repeated documents, delta_val that on held-out documents, both in nats per token. The
-paper plots minus delta_val ("degradation, higher is better"). L layers, F hidden neurons.
+Forgetting is the rise of the loss on repeated documents, delta_val that on held-out documents, both
+in nats per token. The paper plots minus delta_val ("degradation, higher is better"). L layers, F
+hidden neurons.
 """
 
 import math
@@ -13,12 +14,15 @@ import numpy as np
 
 from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
 
-# Shares of every layer, up to as much forgetting as with sinks dropped. The paper does not give its own.
+# Shares of every layer, up to as much forgetting as with sinks dropped. The paper does not give its
+# own.
 RATIOS = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 class Point(NamedTuple):
-    """The effect of dropping the share `ratio` of every layer, in nats per token, and the two losses after it."""
+    """The effect of dropping the share `ratio` of every layer, in nats per token, and the two
+    losses after it.
+    """
 
     ratio: float
     forgetting: float
@@ -30,8 +34,8 @@ class Point(NamedTuple):
 def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
     """The round(ratio * F) neurons of each layer with the highest scores -> bool (L, F).
 
-    Rounds to the nearest number, halves to even (Chang et al. round in one experiment and truncate in the other). Ties go to
-    the lower neuron number.
+    Rounds to the nearest number, halves to even (Chang et al. round in one experiment and truncate
+    in the other). Ties go to the lower neuron number.
     """
     count = round(ratio * scores_LF.shape[1])
     order_LF = np.argsort(-scores_LF, axis=1, kind="stable")
@@ -41,7 +45,8 @@ def top_neurons(scores_LF: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def without(params: dict, dropped_LF: np.ndarray) -> dict:
-    """Sets the dropped neurons' rows of the down projection to 0, as if these neurons were always 0.
+    """Sets the dropped neurons' rows of the down projection to 0, as if these neurons were always
+    0.
 
     One compiled program can then measure many removals.
     """
@@ -58,11 +63,13 @@ def tradeoff(
     held_out: list[dict],
     ratios: Sequence[float] = RATIOS,
 ) -> dict[str, list[Point]]:
-    """Drops more and more neurons and measures each time -> one curve for each set of documents to forget.
+    """Drops more and more neurons and measures each time -> one curve for each set of documents to
+    forget.
 
     Args:
       loss: of the model's config.
-      forgotten: batches of `document_loss.document_batches` by name, such as those of repeated documents.
+      forgotten: batches of `document_loss.document_batches` by name, such as those of repeated
+      documents.
       held_out: batches of documents never seen.
     """
 
@@ -75,22 +82,27 @@ def tradeoff(
     for ratio in ratios:
         after, held_out_after = losses(without(params, top_neurons(scores_LF, ratio)))
         for name, curve in curves.items():
-            curve.append(point((before[name], held_out_before), (after[name], held_out_after), ratio))
+            curve.append(
+                point((before[name], held_out_before), (after[name], held_out_after), ratio)
+            )
     return curves
 
 
 def point(before: Sequence[float], after: Sequence[float], ratio: float = math.nan) -> Point:
     """The point of any two models, from (loss on repeated, loss on held-out documents) of each.
 
-    In figure 4c, `after` is the model trained with sinks, with its sinks dropped, and `before` the standard model.
+    In figure 4c, `after` is the model trained with sinks, with its sinks dropped, and `before` the
+    standard model.
     """
     return Point(ratio, after[0] - before[0], after[1] - before[1], *after)
 
 
 def delta_val_at(points: Sequence[Point], forgetting: float) -> float:
-    """The lowest delta_val at which a curve reaches a positive `forgetting`; infinite if it never does.
+    """The lowest delta_val at which a curve reaches a positive `forgetting`; infinite if it never
+    does.
 
-    The curve runs in straight lines from the untouched model, (0, 0), through the points in the order of their ratios.
+    The curve runs in straight lines from the untouched model, (0, 0), through the points in the
+    order of their ratios.
     """
     ordered = sorted(points, key=lambda p: p.ratio)
     places = [(0.0, 0.0), *((p.forgetting, p.delta_val) for p in ordered)]
@@ -102,13 +114,17 @@ def delta_val_at(points: Sequence[Point], forgetting: float) -> float:
 
 
 def hypervolume(points: Sequence[Point], worst: float, enough: float = math.inf) -> float:
-    """Area dominated by the points, up to a delta_val of `worst`, in nats squared. Larger is better.
+    """Area dominated by the points, up to a delta_val of `worst`, in nats squared. Larger is
+    better.
 
     Args:
-      enough: caps the forgetting that counts, for example at that of a model which never saw the documents.
+      enough: caps the forgetting that counts, for example at that of a model which never saw the
+      documents.
     """
     corners = sorted(
-        (min(p.forgetting, enough), p.delta_val) for p in points if p.forgetting > 0 and p.delta_val < worst
+        (min(p.forgetting, enough), p.delta_val)
+        for p in points
+        if p.forgetting > 0 and p.delta_val < worst
     )
     area, reached = 0.0, 0.0
     for number, (forgetting, _) in enumerate(corners):

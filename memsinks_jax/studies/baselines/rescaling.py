@@ -1,7 +1,8 @@
-"""Scaling up the shared neurons when sinks are dropped, to make up for the missing ones, as dropout does at evaluation.
+"""Scaling up the shared neurons when sinks are dropped, to make up for the missing ones, as dropout
+does at evaluation.
 
-Published code multiplies by (g + p) / g, with g the shared fraction of an MLP's neurons and p the active fraction of its
-sinks. The paper does not mention it.
+Published code multiplies by (g + p) / g, with g the shared fraction of an MLP's neurons and p the
+active fraction of its sinks. The paper does not mention it.
 """
 
 import jax
@@ -11,7 +12,9 @@ from memsinks_jax.config import Config
 
 
 def factors(config: Config) -> dict[str, float]:
-    """-> {"published": (g + p) / g, "width": the factor by which a document's active sinks widen the shared neurons}."""
+    """-> {"published": (g + p) / g, "width": the factor by which a document's active sinks widen
+    the shared neurons}.
+    """
     parts = sinks.partition(config.model, config.sinks)
     on = sinks.share_on(config.sinks, parts.sinks)
     g = parts.shared / sum(parts)
@@ -22,5 +25,8 @@ def scaled(config: Config, params: dict, factor: float) -> dict:
     """The parameters with the output of the MLPs' shared neurons multiplied by a factor."""
     shared = sinks.partition(config.model, config.sinks).shared
     kernel_LFD = params["layers"]["down_kernel"]
-    kernel_LFD = kernel_LFD * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
+    kernel_LFD = (
+        kernel_LFD
+        * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
+    )
     return params | {"layers": params["layers"] | {"down_kernel": kernel_LFD}}

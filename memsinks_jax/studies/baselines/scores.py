@@ -1,8 +1,8 @@
 """All methods that find the neurons of memorized documents, by name.
 
-Each is a function (config, params, batches, ...) -> float32 (documents, L, F). A higher score means that the hidden neuron
-belongs more to the document. `batches` come from `document_loss.document_batches`; positions with positive weight are the
-targets.
+Each is a function (config, params, batches, ...) -> float32 (documents, L, F). A higher score means
+that the hidden neuron belongs more to the document. `batches` come from
+`document_loss.document_batches`; positions with positive weight are the targets.
 """
 
 from collections.abc import Callable

@@ -16,8 +16,9 @@ ITERATIONS = (1000, 2000, 4000)
 
 
 class Trial(NamedTuple):
-    """Settings, the held-out loss after dropping, and the rise of the tuning documents' loss (nats per token), both
-    averaged over the ratios."""
+    """Settings, the held-out loss after dropping, and the rise of the tuning documents' loss (nats
+    per token), both averaged over the ratios.
+    """
 
     settings: HardConcrete | Slimming
     held_out_loss: float
@@ -35,14 +36,17 @@ def tune(
     iterations: Sequence[int] = ITERATIONS,
     ratios: Sequence[float] = RATIOS,
 ) -> list[Trial]:
-    """Tries every strength with every number of iterations -> all trials, lowest held-out loss first.
+    """Tries every strength with every number of iterations -> all trials, lowest held-out loss
+    first.
 
-    Learns all of them at once: this takes as long as the most iterations on (documents x strengths) documents.
+    Learns all of them at once: this takes as long as the most iterations on (documents x strengths)
+    documents.
 
     Args:
       loss: of the model's config.
       documents: batches of the tuning documents. held_out: batches of documents never seen.
-      settings: everything that is not tuned. ratios: shares of every layer to drop; the paper does not give them.
+      settings: everything that is not tuned. ratios: shares of every layer to drop; the paper does
+      not give them.
     Raises:
       InputError: no document has a target.
     """
@@ -53,7 +57,11 @@ def tune(
     for (strength, count), scores_RLF in found.items():
         scores_LF = over_documents(scores_RLF)
         dropped = [without(params, top_neurons(scores_LF, ratio)) for ratio in ratios]
-        losses = [[mean_loss(loss, p, batches) for p in dropped] for batches in (held_out, documents)]
+        losses = [
+            [mean_loss(loss, p, batches) for p in dropped] for batches in (held_out, documents)
+        ]
         tried = dataclasses.replace(settings, strength=strength, iterations=count)
-        trials.append(Trial(tried, sum(losses[0]) / len(ratios), sum(losses[1]) / len(ratios) - before))
+        trials.append(
+            Trial(tried, sum(losses[0]) / len(ratios), sum(losses[1]) / len(ratios) - before)
+        )
     return sorted(trials, key=lambda trial: trial.held_out_loss)

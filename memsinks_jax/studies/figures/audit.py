@@ -1,7 +1,9 @@
-"""Audits the quickstart's models: what leaks when sinks are dropped, compared with a standard model and an oracle.
+"""Audits the quickstart's models: what leaks when sinks are dropped, compared with a standard model
+and an oracle.
 
-Two settings: 20 stories repeated 128 times, and a ladder of stories with canaries that are read 1 to 128 times. Models with
-other shares of shared neurons and of active sinks test whether less leaks.
+Two settings: 20 stories repeated 128 times, and a ladder of stories with canaries that are read 1
+to 128 times. Models with other shares of shared neurons and of active sinks test whether less
+leaks.
 """
 
 import dataclasses
@@ -32,27 +34,39 @@ _SETTINGS = {
     "active_0.7": ({"sinks.active_fraction": 0.7}, "active 0.7"),
     "shared_0.5": ({"sinks.shared_fraction": 0.5}, "shared 0.5"),
     "shared_0.5_active_0.1": (
-        {"sinks.shared_fraction": 0.5, "sinks.active_fraction": 0.1}, "shared 0.5, active 0.1",
+        {"sinks.shared_fraction": 0.5, "sinks.active_fraction": 0.1},
+        "shared 0.5, active 0.1",
     ),
-}  # fmt: skip
+}
 _MODELS = ("standard", "sinks_paper", "no_repeat")
 VARIANTS = (
     {name: Variation(name) for name in _MODELS}
     | {f"{_LADDER}{name}": Variation(name, config="repeat_ladder.py") for name in _MODELS}
-    | {"sinks": Variation("sinks"), f"{_LADDER}sinks": Variation("sinks", config="repeat_ladder.py")}
-    | {f"sinks_paper_{name}": Variation("sinks_paper", settings) for name, (settings, _) in _SETTINGS.items()}
+    | {
+        "sinks": Variation("sinks"),
+        f"{_LADDER}sinks": Variation("sinks", config="repeat_ladder.py"),
+    }
+    | {
+        f"sinks_paper_{name}": Variation("sinks_paper", settings)
+        for name, (settings, _) in _SETTINGS.items()
+    }
 )
 DROPPED = MODES["drop"]
 # Of an audit: {name in expressions, after that of the audited variant: (subject, colour)}.
 SUBJECTS = {
-    "dropped": (DROPPED, "#1f618d"), "own": (MODES["own"], "#1e8449"), "all": (MODES["all"], "#d68910"),
-    "standard": (STANDARD, "#c0392b"), "oracle": (ORACLE, "#7f8c8d"),
-}  # fmt: skip
+    "dropped": (DROPPED, "#1f618d"),
+    "own": (MODES["own"], "#1e8449"),
+    "all": (MODES["all"], "#d68910"),
+    "standard": (STANDARD, "#c0392b"),
+    "oracle": (ORACLE, "#7f8c8d"),
+}
 _GIVEN = 50
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds audits to the `details` of runs with sinks, with all attacks for the default settings -> the same runs."""
+    """Adds audits to the `details` of runs with sinks, with all attacks for the default settings ->
+    the same runs.
+    """
     groups = by_variant(runs)
     found = {}
     for run in runs:
@@ -69,9 +83,14 @@ def _audited(run: Run, others: dict[str, Run | None]) -> dict:
     from memsinks_jax.auditing.audit import audit  # jax takes seconds to import
     from memsinks_jax.studies.attacks.attacks import attack_run
 
-    # Compares every model with the oracle, and with the standard model if data are the same. Attacks only the default.
+    # Compares every model with the oracle, and with the standard model if data are the same.
+    # Attacks only the default.
     other_settings = bool(VARIANTS[run.variant].settings)
-    compared = {name: other for name, other in others.items() if other and (name == "no_repeat" or not other_settings)}
+    compared = {
+        name: other
+        for name, other in others.items()
+        if other and (name == "no_repeat" or not other_settings)
+    }
     places = {name: other.workdir for name, other in compared.items()}
     attacked = run.variant in KINDS
     asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0}
@@ -81,7 +100,11 @@ def _audited(run: Run, others: dict[str, Run | None]) -> dict:
         models = run.workdir, places.get("standard"), places.get("no_repeat")
         details = {"audit": audit(models[0], standard=models[1], oracle=models[2], **asked)}
         details |= {"attacks": attack_run(*models)} if attacked else {}
-        return details if run.variant.startswith(_LADDER) else details | forgetting_capacity.measure([run])[0].details
+        return (
+            details
+            if run.variant.startswith(_LADDER)
+            else details | forgetting_capacity.measure([run])[0].details
+        )
 
     return cached([run, *compared.values()], "audit", asked | {"attacked": attacked}, measure)
 
@@ -89,11 +112,17 @@ def _audited(run: Run, others: dict[str, Run | None]) -> dict:
 def views(run: Run) -> dict[str, dict[str, float]]:
     """Every model of the audit as VARIANT.SUBJECT, with its measures as metrics."""
     subjects = run.details["audit"]["subjects"] if "audit" in run.details else {}
-    return {f"{run.variant}.{name}": _metrics(subjects[of]) for name, (of, _) in SUBJECTS.items() if of in subjects}
+    return {
+        f"{run.variant}.{name}": _metrics(subjects[of])
+        for name, (of, _) in SUBJECTS.items()
+        if of in subjects
+    }
 
 
 def _metrics(groups: dict[str, dict[str, dict]]) -> dict[str, float]:
-    """The measures of one model: of all documents by their names, of those read often with _often behind."""
+    """The measures of one model: of all documents by their names, of those read often with _often
+    behind.
+    """
     every = groups[ALL]
     aucs = [one for name, one in every.items() if name.startswith("auc_")]
     return {
@@ -121,7 +150,10 @@ def _relearning(run: Run, kind: str, name: str, of: str = "members") -> float:
 def _benign(run: Run) -> float:
     """How much further the members' loss falls than the oracle's, each relative to other text."""
     found = run.details["attacks"]["benign"]
-    fall = {name: found[name]["non_members"]["value"] - found[name]["members"]["value"] for name in (DROPPED, ORACLE)}
+    fall = {
+        name: found[name]["non_members"]["value"] - found[name]["members"]["value"]
+        for name in (DROPPED, ORACLE)
+    }
     return fall[DROPPED] - fall[ORACLE]
 
 
@@ -142,8 +174,12 @@ def _steps(run: Run, kind: str) -> list[float]:
     return [steps[subject]["value"]] if subject in steps else []
 
 
-# None is in the paper, which leaves these questions open. Both models that an audit compares with are needed.
-_LADDERS, _BOTH = "| not in the paper | ladder_standard ladder_no_repeat", "| not in the paper | standard no_repeat"
+# None is in the paper, which leaves these questions open. Both models that an audit compares with
+# are needed.
+_LADDERS, _BOTH = (
+    "| not in the paper | ladder_standard ladder_no_repeat",
+    "| not in the paper | standard no_repeat",
+)
 STATEMENTS = f"""
 sees_often | the audit sees: AUC, loss, of the standard model's documents read 8 times or more
     | ladder_{{sinks}}.standard.auc_loss_often >= 0.9 {_LADDERS}
@@ -192,16 +228,33 @@ def labels(table: Table) -> dict[str, str]:
     """Of every audited model, by its view."""
     found = {}
     for prefix, where in (("", ""), (_LADDER, ", ladder")):
-        found |= {f"{prefix}sinks_paper.{name}": f"{subject}{where}" for name, (subject, _) in SUBJECTS.items()}
-        found |= {f"{prefix}sinks.{name}": f"{SUBJECTS[name][0]}, open on return{where}" for name in ("dropped", "own")}
-    found |= {f"sinks_paper_{name}.dropped": f"sinks dropped, {setting}" for name, (_, setting) in _SETTINGS.items()}
+        found |= {
+            f"{prefix}sinks_paper.{name}": f"{subject}{where}"
+            for name, (subject, _) in SUBJECTS.items()
+        }
+        found |= {
+            f"{prefix}sinks.{name}": f"{SUBJECTS[name][0]}, open on return{where}"
+            for name in ("dropped", "own")
+        }
+    found |= {
+        f"sinks_paper_{name}.dropped": f"sinks dropped, {setting}"
+        for name, (_, setting) in _SETTINGS.items()
+    }
     return {view: label for view, label in found.items() if view in table.groups}
 
 
 def panels(table: Table) -> list[Panel | Categories]:
-    """Recitation and membership, steps to relearn, recovery by switching sinks on, and canaries on the ladder."""
+    """Recitation and membership, steps to relearn, recovery by switching sinks on, and canaries on
+    the ladder.
+    """
     kinds = {"one": "one\nalone", "few": "half\ntogether", "other": "the other\nhalf"}
-    attacks = {"all": "all", "random": "random\nid", "best": "best\nof 64", "optimised": "optimised", "own": "own"}
+    attacks = {
+        "all": "all",
+        "random": "random\nid",
+        "best": "best\nof 64",
+        "optimised": "optimised",
+        "own": "own",
+    }
     metrics = (f"exact_{_GIVEN}", "extraction_strength", "auc_loss")
     there = {name: of for name, of in SUBJECTS.items() if f"sinks_paper.{name}" in table.groups}
 
@@ -210,31 +263,63 @@ def panels(table: Table) -> list[Panel | Categories]:
 
     return [
         Categories(
-            title="recited, and distinguished from text never read", names=["recited", "extraction\nstrength", "AUC, loss"],
-            series={subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
-                    for name, (subject, colour) in there.items()},
-            levels={0.5: "black"}, settings={"ylim": (-0.03, 1.03)},
+            title="recited, and distinguished from text never read",
+            names=["recited", "extraction\nstrength", "AUC, loss"],
+            series={
+                subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
+                for name, (subject, colour) in there.items()
+            },
+            levels={0.5: "black"},
+            settings={"ylim": (-0.03, 1.03)},
         ),
         Categories(
-            title="steps of fine-tuning until half is back", names=list(kinds.values()), settings={"ylim": (0, None)},
-            series={subject: (colour, [sum(each(f"sinks_paper.{name}", lambda run, k=kind: _steps(run, k)), [])
-                                       for kind in kinds])
-                    for name, (subject, colour) in there.items() if name in ("dropped", "oracle")},
+            title="steps of fine-tuning until half is back",
+            names=list(kinds.values()),
+            settings={"ylim": (0, None)},
+            series={
+                subject: (
+                    colour,
+                    [
+                        sum(each(f"sinks_paper.{name}", lambda run, k=kind: _steps(run, k)), [])
+                        for kind in kinds
+                    ],
+                )
+                for name, (subject, colour) in there.items()
+                if name in ("dropped", "oracle")
+            },
         ),
         Categories(
-            title="sinks kept: share that switching on brings back", names=list(attacks.values()),
-            series={DROPPED: (SUBJECTS["dropped"][1], [each("sinks_paper", lambda run, a=attack: _recovered(run, a))
-                                                       for attack in attacks])},
-            levels={0: "#7f8c8d", 1: "#7f8c8d"}, legend=None,
+            title="sinks kept: share that switching on brings back",
+            names=list(attacks.values()),
+            series={
+                DROPPED: (
+                    SUBJECTS["dropped"][1],
+                    [
+                        each("sinks_paper", lambda run, a=attack: _recovered(run, a))
+                        for attack in attacks
+                    ],
+                )
+            },
+            levels={0: "#7f8c8d", 1: "#7f8c8d"},
+            legend=None,
         ),
         Panel(
-            title="exposure of canaries (bits)", x="times read", from_zero=False, log=True, legend=None,
-            ticks={rung: str(rung) for run in table.groups.get("ladder_sinks_paper.dropped", {}).values()
-                   for rung in _by_rung(run)[0]},
-            lines=[Line(f"ladder_sinks_paper.{name}", _by_rung, subject, colour, "o-")
-                   for name, (subject, colour) in SUBJECTS.items()],
+            title="exposure of canaries (bits)",
+            x="times read",
+            from_zero=False,
+            log=True,
+            legend=None,
+            ticks={
+                rung: str(rung)
+                for run in table.groups.get("ladder_sinks_paper.dropped", {}).values()
+                for rung in _by_rung(run)[0]
+            },
+            lines=[
+                Line(f"ladder_sinks_paper.{name}", _by_rung, subject, colour, "o-")
+                for name, (subject, colour) in SUBJECTS.items()
+            ],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -247,14 +332,19 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     if measured := [run for run in runs if "capacity" in run.details]:
         forgetting_capacity.draw(measured, out / "capacity.png")
         alone = forgetting_capacity.by_place(measured, "selectivity", 1)
-        listed = "; ".join(f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values)
+        listed = "; ".join(
+            f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values
+        )
         note = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks
             are removed. By repeated documents per sink: {listed}."""
         parts += [
             report.heading("Removing single documents: how many can share a sink?"),
-            report.picture(out / "capacity.png", note), report.paragraph(note, "note"),
-        ]  # fmt: skip
-    return parts + shared.choices([run for run in runs if not run.variant.startswith(_LADDER)] or runs)
+            report.picture(out / "capacity.png", note),
+            report.paragraph(note, "note"),
+        ]
+    return parts + shared.choices(
+        [run for run in runs if not run.variant.startswith(_LADDER)] or runs
+    )
 
 
 FIGURE = Figure(
@@ -266,19 +356,39 @@ FIGURE = Figure(
     variants=VARIANTS,
     measure=measure,
     views=views,
-    seen=[f"{variant}.{name}" for variant, one in VARIANTS.items() if "sinks" in one.choice for name in SUBJECTS],
+    seen=[
+        f"{variant}.{name}"
+        for variant, one in VARIANTS.items()
+        if "sinks" in one.choice
+        for name in SUBJECTS
+    ],
     metrics=[
-        f"{name}{often}" for often in ("", "_often") for name in (
-            "auc_loss", "auc_best", "share_at_half", f"exact_{_GIVEN}", "extraction_strength", "loss_gap", "exposure",
+        f"{name}{often}"
+        for often in ("", "_often")
+        for name in (
+            "auc_loss",
+            "auc_best",
+            "share_at_half",
+            f"exact_{_GIVEN}",
+            "extraction_strength",
+            "loss_gap",
+            "exposure",
         )
     ],
     measures={
-        "relearning": _relearning, "benign": _benign, "brought_back": _brought_back, "recovered": _recovered,
+        "relearning": _relearning,
+        "benign": _benign,
+        "brought_back": _brought_back,
+        "recovered": _recovered,
         "exposure_rises": lambda view: rank_correlation(*_by_rung(view)),
     },
     columns={
-        "AUC, loss": "auc_loss", "AUC, best score": "auc_best", "recited": f"exact_{_GIVEN}",
-        "extraction strength": "extraction_strength", "gap": "loss_gap", "exposure": "exposure",
+        "AUC, loss": "auc_loss",
+        "AUC, best score": "auc_best",
+        "recited": f"exact_{_GIVEN}",
+        "extraction strength": "extraction_strength",
+        "gap": "loss_gap",
+        "exposure": "exposure",
     },
     labels=labels,
     table_note="""AUC: probability that a repeated document scores above a held-out one, by its loss and by the best of all
@@ -290,4 +400,4 @@ FIGURE = Figure(
     size=(18, 4.4),
     note="{mean}, whiskers and bands from the lowest to the highest. {floor}",
     sections=sections,
-)  # fmt: skip
+)

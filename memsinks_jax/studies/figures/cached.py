@@ -1,4 +1,6 @@
-"""Caches slow measurements next to their run. Repeats them if the weights of a run or the question have changed."""
+"""Caches slow measurements next to their run. Repeats them if the weights of a run or the question
+have changed.
+"""
 
 import dataclasses
 import functools
@@ -22,7 +24,10 @@ def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], di
     """
     path = runs[0].workdir.with_name(f"{runs[0].workdir.name}.{name}.json")
     models = [
-        {"config": dataclasses.asdict(workdirs.read_config(place)), "weights": workdirs.newest_weights(place)}
+        {
+            "config": dataclasses.asdict(workdirs.read_config(place)),
+            "weights": workdirs.newest_weights(place),
+        }
         for place in (run.workdir for run in runs)
     ]
     of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
@@ -37,12 +42,21 @@ def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], di
 
 
 def of_seeds(
-    runs: list[Run], variants: Sequence[str], name: str, asked: dict, measure: Callable[[dict], dict]
+    runs: list[Run],
+    variants: Sequence[str],
+    name: str,
+    asked: dict,
+    measure: Callable[[dict], dict],
 ) -> list[Run]:
-    """The runs, with `measure({variant: run})` of every seed in the `details` of the first of `variants`."""
+    """The runs, with `measure({variant: run})` of every seed in the `details` of the first of
+    `variants`.
+    """
     groups, found = by_variant(runs), {}
     for seed in groups[variants[0]]:
         models = {variant: groups[variant][seed] for variant in variants}
         found[seed] = cached(list(models.values()), name, asked, functools.partial(measure, models))
         logger.info("measured seed %d", seed)
-    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == variants[0] else r for r in runs]
+    return [
+        dataclasses.replace(r, details=found[r.seed]) if r.variant == variants[0] else r
+        for r in runs
+    ]

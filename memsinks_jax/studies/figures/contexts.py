@@ -18,10 +18,16 @@ from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 logger = logging.getLogger(__name__)
 
 ONCE = 1500  # documents that are read once
-# Documents that are read several times, and how often. The first four are 17% to 20% of what is read.
+# Documents that are read several times, and how often. The first four are 17% to 20% of what is
+# read.
 CELLS = {
-    "4": (80, 4), "8": (40, 8), "32": (10, 32), "128": (3, 128), "few": (3, 32), "many": (40, 32),
-}  # fmt: skip
+    "4": (80, 4),
+    "8": (40, 8),
+    "32": (10, 32),
+    "128": (3, 128),
+    "few": (3, 32),
+    "many": (40, 32),
+}
 READS = ("4", "8", "32", "128")
 MAIN = "32"
 GIVEN, RECITED = (16, 50), 32  # tokens before those to recite; tokens to recite
@@ -49,27 +55,43 @@ METHODS = {
     "cap": Method("documents capped at one read", "standard", {"training.repeats_capped_at": 1}),
     # The same contexts. Without a rate the table stays 0; the lookup is of the text that was read.
     "cap_1": Method(
-        "contexts capped at one read", "context", {"contexts.rate": 0.0, "contexts.reads": 1}, ("drop", "text")
+        "contexts capped at one read",
+        "context",
+        {"contexts.rate": 0.0, "contexts.reads": 1},
+        ("drop", "text"),
     ),
     "cap_2": Method(
-        "contexts capped at two reads", "context", {"contexts.rate": 0.0, "contexts.reads": 2}, ("drop", "text")
+        "contexts capped at two reads",
+        "context",
+        {"contexts.rate": 0.0, "contexts.reads": 2},
+        ("drop", "text"),
     ),
     "words_2": Method("contexts of 2 words", "context", {"contexts.length": 2}, ("drop", "own")),
     "words_3": Method("contexts of 3 words", "context", {"contexts.length": 3}, ("drop", "own")),
     "goldfish": Method("goldfish", "goldfish"),
-}  # fmt: skip
+}
 MODES = {"drop": "", "own": ", on", "text": " + lookup of the text"}
-PLACES = [(cell, name) for cell in CELLS for name, method in METHODS.items() if method.everywhere or cell == MAIN]
+PLACES = [
+    (cell, name)
+    for cell in CELLS
+    for name, method in METHODS.items()
+    if method.everywhere or cell == MAIN
+]
 VIEWS = {
     f"{name}_{cell}_{mode}": f"{METHODS[name].label}{MODES[mode]}"
-    for cell, name in PLACES for mode in METHODS[name].modes
-}  # fmt: skip
+    for cell, name in PLACES
+    for mode in METHODS[name].modes
+}
 ATTACKED = ("context", "sinks", "cap_1")  # are relearned
 
 
 def _variation(cell: str, name: str) -> Variation:
     documents, reads = CELLS[cell]
-    about = {"data.unique_documents": ONCE, "data.repeated_documents": documents, "data.repetitions": reads}
+    about = {
+        "data.unique_documents": ONCE,
+        "data.repeated_documents": documents,
+        "data.repetitions": reads,
+    }
     return Variation(METHODS[name].choice, about | METHODS[name].settings)
 
 
@@ -82,14 +104,19 @@ def cell_of(view: str) -> str:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds the numbers of its views to the `details` of every run whose never-read twin was trained -> the same runs."""
-    from memsinks_jax.studies.figures import contexts_measures as measures  # jax takes seconds to import
+    """Adds the numbers of its views to the `details` of every run whose never-read twin was trained
+    -> the same runs.
+    """
+    # jax takes seconds to import
+    from memsinks_jax.studies.figures import contexts_measures as measures
     from memsinks_jax.studies.figures.rivals_measures import leaks
 
     groups, found = by_variant(runs), []
     for run in runs:
         name, _, cell = run.variant.rpartition("_")
-        standard, never = (groups.get(f"{of}_{cell}", {}).get(run.seed) for of in ("standard", "never"))
+        standard, never = (
+            groups.get(f"{of}_{cell}", {}).get(run.seed) for of in ("standard", "never")
+        )
         if never is None:
             found.append(run)
             continue
@@ -97,12 +124,16 @@ def measure(runs: list[Run]) -> list[Run]:
         for mode in METHODS[name].modes:
             asked = {"mode": mode, "given": GIVEN, "recited": RECITED}
             views[mode] = cached(
-                [run, never], f"contexts_{mode}", asked,
+                [run, never],
+                f"contexts_{mode}",
+                asked,
                 lambda run=run, never=never, mode=mode: measures.of_view(run, never, mode),
-            )  # fmt: skip
+            )
         if cell == MAIN and name in ATTACKED and standard:
             views["drop"] = views["drop"] | {
-                key: value for key, value in leaks(run, standard, never).items() if key == "relearned"
+                key: value
+                for key, value in leaks(run, standard, never).items()
+                if key == "relearned"
             }
         logger.info("measured %s, seed %d", run.variant, run.seed)
         found.append(dataclasses.replace(run, details={"views": views}))
@@ -116,14 +147,20 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 def statements() -> str:
     """None is in the paper. The bounds are for shares of at most 20%."""
     cells = [cell for cell in CELLS if cell != "many"]
-    where = {cell: f"{documents} documents read {reads} times" for cell, (documents, reads) in CELLS.items()}
-    of_cells = "".join(f"""
+    where = {
+        cell: f"{documents} documents read {reads} times"
+        for cell, (documents, reads) in CELLS.items()
+    }
+    of_cells = "".join(
+        f"""
 closed_{cell} | {where[cell]}: share of the gap closed, over that of a model that never read them
     | context_{cell}_drop.closed / min(never_{cell}_drop.closed, 1) >= 0.95
 held_out_{cell} | {where[cell]}: held-out loss over standard's, off | context_{cell}_drop.held_out_ratio <= 1
 held_out_on_{cell} | {where[cell]}: held-out loss over standard's, on | context_{cell}_own.held_out_ratio <= 1
 auc_{cell} | {where[cell]}: AUC by loss, off, minus that of the model that never read them
-    | context_{cell}_drop.auc - never_{cell}_drop.auc <= 0.05""" for cell in cells)  # fmt: skip
+    | context_{cell}_drop.auc - never_{cell}_drop.auc <= 0.05"""
+        for cell in cells
+    )
     return (
         of_cells
         + f"""
@@ -139,7 +176,9 @@ cap_known | loss on what was read often: contexts capped at one read + lookup mi
 
 
 def panels(table) -> list:
-    """By the number of reads: gap closed, and what is known with memory on. All methods, at one number."""
+    """By the number of reads: gap closed, and what is known with memory on. All methods, at one
+    number.
+    """
     places = {reads: cell for cell, (_, reads) in CELLS.items() if cell in READS}
     colours = {"context": "#1e8449", "sinks": "#1f618d", "never": "#7f8c8d", "standard": "#c0392b"}
     ticks = {reads: str(reads) for reads in places}
@@ -151,24 +190,40 @@ def panels(table) -> list:
     main = {view: label for view, label in VIEWS.items() if cell_of(view) == MAIN}
     return [
         Panel(
-            title="share of the gap closed", x="times read", log=True, ticks=ticks, levels={1: "black"},
+            title="share of the gap closed",
+            x="times read",
+            log=True,
+            ticks=ticks,
+            levels={1: "black"},
             lines=[line(name, "drop", "closed") for name in ("context", "sinks", "never")],
-            settings={"ylim": (-0.1, 1.3)}, legend={"loc": "lower right"},
+            settings={"ylim": (-0.1, 1.3)},
+            legend={"loc": "lower right"},
         ),
         Panel(
-            title="loss on what was read often", x="times read", y="nats per token", log=True, ticks=ticks,
+            title="loss on what was read often",
+            x="times read",
+            y="nats per token",
+            log=True,
+            ticks=ticks,
             lines=[
-                line("standard", "drop", "repeated_loss"), line("sinks", "own", "repeated_loss", "s--"),
-                line("context", "own", "repeated_loss", "s--"), line("context", "drop", "repeated_loss"),
+                line("standard", "drop", "repeated_loss"),
+                line("sinks", "own", "repeated_loss", "s--"),
+                line("context", "own", "repeated_loss", "s--"),
+                line("context", "drop", "repeated_loss"),
                 line("never", "drop", "repeated_loss"),
             ],
         ),
         Categories(
-            title=f"read {MAIN} times", names=list(main.values()), bars=True, legend=None,
+            title=f"read {MAIN} times",
+            names=list(main.values()),
+            bars=True,
+            legend=None,
             series={"": ("#1f618d", [table.column("held_out_ratio", view) for view in main])},
-            levels={1: "black"}, x="held-out loss over standard's", settings={"xlim": (0.95, 1.1)},
+            levels={1: "black"},
+            x="held-out loss over standard's",
+            settings={"xlim": (0.95, 1.1)},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def sections(runs: list[Run], out) -> list[str]:
@@ -179,12 +234,15 @@ def sections(runs: list[Run], out) -> list[str]:
             continue
         shown = {
             label: [table.column(column, view) for column in FIGURE.columns.values()]
-            for view, label in VIEWS.items() if cell_of(view) == cell and view in table.groups
-        }  # fmt: skip
+            for view, label in VIEWS.items()
+            if cell_of(view) == cell and view in table.groups
+        }
         if shown:
             share = documents * reads / (documents * reads + ONCE)
             parts += [
-                report.heading(f"{documents} documents read {reads} times, {share:.0%} of what is read"),
+                report.heading(
+                    f"{documents} documents read {reads} times, {share:.0%} of what is read"
+                ),
                 shared.with_intervals(list(FIGURE.columns), shown, of="model"),
             ]
     return parts + shared.choices(runs)
@@ -226,4 +284,4 @@ FIGURE = Figure(
     sections=sections,
     size=(16, 5.4),
     note="{mean}, bands and whiskers from the lowest to the highest.",
-)  # fmt: skip
+)

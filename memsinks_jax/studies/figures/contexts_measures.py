@@ -1,4 +1,6 @@
-"""Measures for study contexts, all by teacher forcing: losses, membership, and what would be recited."""
+"""Measures for study contexts, all by teacher forcing: losses, membership, and what would be
+recited.
+"""
 
 from collections.abc import Sequence
 
@@ -17,13 +19,20 @@ from memsinks_jax.studies.figures.runs import Run
 
 
 def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
-    """A model in a mode of its sinks, or with them off and a lookup of the text it read (`text`) -> its metrics.
+    """A model in a mode of its sinks, or with them off and a lookup of the text it read (`text`) ->
+    its metrics.
 
     Args:
       never: the model that read none of the repeated documents.
     """
-    model, twin, corpus = open_run(run.workdir), open_run(never.workdir), workdirs.read_corpus(run.workdir)
-    sides = [of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")]
+    model, twin, corpus = (
+        open_run(run.workdir),
+        open_run(never.workdir),
+        workdirs.read_corpus(run.workdir),
+    )
+    sides = [
+        of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")
+    ]
     subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
     readings = [forced.read(subject, side) for side in sides]
     if mode == "text":
@@ -51,9 +60,11 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
 def looked_up(
     model: Trained, corpus: Corpus, sides: Sequence[Documents], readings: list[list[Reading]]
 ) -> list[list[Reading]]:
-    """Readings -> those of the model mixed with the next tokens that the stored text has at the same contexts.
+    """Readings -> those of the model mixed with the next tokens that the stored text has at the
+    same contexts.
 
-    Where a context came n times in what the run read, they weigh n / (n + 1): Laplace's rule, without a choice.
+    Where a context came n times in what the run read, they weigh n / (n + 1): Laplace's rule,
+    without a choice.
     """
     begin, end = model.tokenizer.begin_of_text, model.tokenizer.end_of_text
     indices = np.concatenate([corpus.mixture.documents(role) for role in ("repeated", "unique")])
@@ -66,7 +77,9 @@ def looked_up(
     rows, following, times = map(np.concatenate, (rows, following, times))
     known = rows != NONE
     size = model.config.data.vocabulary_size + 1
-    pairs, inverse = np.unique(rows[known].astype(np.int64) * size + following[known], return_inverse=True)
+    pairs, inverse = np.unique(
+        rows[known].astype(np.int64) * size + following[known], return_inverse=True
+    )
     counts = np.bincount(inverse, times[known]).astype(float)
     totals = np.bincount(pairs // size, counts, len(model.contexts))
     best = np.zeros(len(model.contexts), np.int64)

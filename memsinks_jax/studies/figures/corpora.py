@@ -1,4 +1,6 @@
-"""Generates corpora for figures: writes records of text and prepares them with one tokenizer for all."""
+"""Generates corpora for figures: writes records of text and prepares them with one tokenizer for
+all.
+"""
 
 import json
 import pathlib
@@ -23,18 +25,30 @@ def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str)
     for kind, records in kinds.items():
         path = folder / f"{kind}.jsonl"
         _write_records(path, records)
-        prepare([str(path)], str(tokenizer), folder / kind, group_field="group", near_duplicates=near_duplicates)
+        prepare(
+            [str(path)],
+            str(tokenizer),
+            folder / kind,
+            group_field="group",
+            near_duplicates=near_duplicates,
+        )
 
 
 def flags(folder: pathlib.Path, once: int, unread: int) -> list[str]:
-    """Flags of runs that draw roles only for documents of a prepared folder: read once per epoch, or held out.
+    """Flags of runs that draw roles only for documents of a prepared folder: read once per epoch,
+    or held out.
 
     These runs are measured after training, so they evaluate and save rarely.
     """
     values = {
-        "data.files": folder, "data.rows": "one_document", "data.unique_documents": once, "data.repeated_documents": 0,
-        "data.held_out_documents": unread, "training.evaluate_every": 1000, "training.checkpoint_every": 1000,
-    }  # fmt: skip
+        "data.files": folder,
+        "data.rows": "one_document",
+        "data.unique_documents": once,
+        "data.repeated_documents": 0,
+        "data.held_out_documents": unread,
+        "training.evaluate_every": 1000,
+        "training.checkpoint_every": 1000,
+    }
     return [f"--config.{name}={value}" for name, value in values.items()]
 
 
@@ -43,7 +57,9 @@ def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
 
 
 def _write_records(path: pathlib.Path, records: Records) -> None:
-    write_text(path, "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records))
+    write_text(
+        path, "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
+    )
 
 
 def write_text(path: pathlib.Path, content: str) -> None:

@@ -20,25 +20,34 @@ class Figure:
 
     Attributes:
       answer: opens the page.
-      variants: names of variants, or {name: Variation} if something else is varied; () trains nothing.
+      variants: names of variants, or {name: Variation} if something else is varied; () trains
+      nothing.
       config: file of configs/ with the variants.
       prepare: writes the files that the runs read -> flags for all runs.
-      prepare_for: the same for a study of the user's own files: (its folder, the request of `reproduce`) -> flags.
+      prepare_for: the same for a study of the user's own files: (its folder, the request of
+      `reproduce`) -> flags.
       measure: further measures of the trained models -> the same runs, with `details`.
-      views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such as with its sinks off.
-      seen: names of all views. `metrics`: names of what runs or views have measured besides `table.METRICS`.
-      measures, standard_of: of `figures.table.Table`, over which all below are expressions.
+      views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such
+      as with its sinks off.
+      seen: names of all views. `metrics`: names of what runs or views have measured besides
+      `table.METRICS`. measures, standard_of: of `figures.table.Table`, over which all below are
+      expressions.
       columns: {name: expression} of the page's table, which has a row per variant.
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
       statements: the claims, written as rows of `Table.claims`.
       paper: what the paper says of claims, where a claim has no text of its own.
-      across: of all runs -> functions whose lists of values claims are about, if these are not paired by seed.
-      panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are matplotlib's.
-      note: the text under the picture, with {mean}, {floor}, and fields of the first run's config such as {config.seed}.
+      across: of all runs -> functions whose lists of values claims are about, if these are not
+      paired by seed.
+      panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are
+      matplotlib's.
+      note: the text under the picture, with {mean}, {floor}, and fields of the first run's config
+      such as {config.seed}.
       sections: further sections of the page; may write into the figure's folder.
-      published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is refused.
-      make: does everything if no model is trained: (first entries of results.json, folder, command) -> results.json.
+      published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is
+      refused.
+      make: does everything if no model is trained: (first entries of results.json, folder, command)
+      -> results.json.
     """
 
     title: str
@@ -54,7 +63,9 @@ class Figure:
     measures: Measures = dataclasses.field(default_factory=dict)
     standard_of: Callable[[str], str] = lambda variant: "standard"
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
-    labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(default_factory=dict)
+    labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )
     table_note: str = ""
     statements: str = ""
     paper: str = ""
@@ -64,7 +75,9 @@ class Figure:
     rows: int = 1
     sharey: bool = False
     note: str | Callable[[list[Run]], str] = ""
-    sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, out: shared.choices(runs)
+    sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, out: shared.choices(
+        runs
+    )
     published: Callable[[str], list[str]] | None = None
     make: Callable[[dict, pathlib.Path, str], dict] | None = None
 
@@ -77,17 +90,24 @@ class Figure:
     def of(self, runs: list[Run]) -> Table:
         seen = [
             dataclasses.replace(run, variant=name, metrics=metrics)
-            for run in (runs if self.views else ()) for name, metrics in self.views(run).items()
-        ]  # fmt: skip
-        return Table([*runs, *seen], self.measures, self.standard_of, self.across and self.across(runs))
+            for run in (runs if self.views else ())
+            for name, metrics in self.views(run).items()
+        ]
+        return Table(
+            [*runs, *seen], self.measures, self.standard_of, self.across and self.across(runs)
+        )
 
     def names(self) -> Names:
         """What it could show."""
         across = self.across and self.across([])
-        return Names([*self.variations, *self.seen], self.metrics, self.measures, self.standard_of, across)
+        return Names(
+            [*self.variations, *self.seen], self.metrics, self.measures, self.standard_of, across
+        )
 
     def check(self) -> None:
-        """Raises InputError if a claim, a column, a label or a panel names a variant or a measure that does not exist."""
+        """Raises InputError if a claim, a column, a label or a panel names a variant or a measure
+        that does not exist.
+        """
         names = self.names()
         names.claims(self.statements)
         labels = self.labels(names) if callable(self.labels) else self.labels
@@ -99,11 +119,19 @@ class Figure:
                 panel.check(names)
 
     def table(self, runs: list[Run]) -> tuple[list[str], list[str], list[list[list[float]]]]:
-        """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed, none if undefined)."""
+        """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed,
+        none if undefined).
+        """
         table = self.of(runs)
         labels = self.labels(table) if callable(self.labels) else self.labels
-        rows = labels if self.views else {variant: labels.get(variant, variant) for variant in table.groups}
-        cells = [[table.column(shown, variant) for shown in self.columns.values()] for variant in rows]
+        rows = (
+            labels
+            if self.views
+            else {variant: labels.get(variant, variant) for variant in table.groups}
+        )
+        cells = [
+            [table.column(shown, variant) for shown in self.columns.values()] for variant in rows
+        ]
         return list(self.columns), list(rows.values()), cells
 
     def claims(self, runs: list[Run]) -> list[Claim]:
@@ -118,13 +146,19 @@ class Figure:
         """The text under the picture."""
         note = self.note(runs) if callable(self.note) else self.note
         config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
-        text = note.format(mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config)
-        if missing := [name for name in self.variations if name not in {run.variant for run in runs}]:
+        text = note.format(
+            mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config
+        )
+        if missing := [
+            name for name in self.variations if name not in {run.variant for run in runs}
+        ]:
             text += f" Not run: {', '.join(missing)}."
         return " ".join(text.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
         """The same table as text -> (columns, rows)."""
         columns, labels, rows = self.table(runs)
-        cells = [[label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)]
+        cells = [
+            [label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)
+        ]
         return ["variant", *columns], cells

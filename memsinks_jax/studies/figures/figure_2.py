@@ -1,7 +1,8 @@
 """Figure 2: methods that find memorization in a finished standard model, and how it gets there.
 
-2a and 2b: what pruning and integrated gradients make a model forget, and at what cost, if it memorized natural text
-(TS-Repetition) or random tokens (TS-Canary). 2c: held-out and repeated loss over training.
+2a and 2b: what pruning and integrated gradients make a model forget, and at what cost, if it
+memorized natural text (TS-Repetition) or random tokens (TS-Canary). 2c: held-out and repeated loss
+over training.
 """
 
 import pathlib
@@ -18,7 +19,8 @@ from memsinks_jax.studies.figures.table import Table
 
 VARIANTS = {
     "repetition": Variation("standard"),
-    "canary": Variation("standard", {"canaries.documents": -1}, "ts_canary.py"),  # all of them, as in the paper
+    # all of them, as in the paper
+    "canary": Variation("standard", {"canaries.documents": -1}, "ts_canary.py"),
 }
 
 # What to forget: (name of a claim, words, variant, which of its curves).
@@ -31,17 +33,23 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 
 def _matched(standard: Run) -> float:
-    """Forgetting at which curves are compared, in nats: half of the gap between held-out and repeated loss."""
+    """Forgetting at which curves are compared, in nats: half of the gap between held-out and
+    repeated loss.
+    """
     return (standard.metrics["held_out_loss"] - standard.metrics["repeated_loss"]) / 2
 
 
 def rise(method: str, of: str, run: Run, repetition: Run) -> float:
-    """Rise of a run's held-out loss at matched forgetting, in nats. Raises KeyError if the run has no such documents."""
+    """Rise of a run's held-out loss at matched forgetting, in nats. Raises KeyError if the run has
+    no such documents.
+    """
     return post_hoc.cost_at(run, [method], _matched(repetition), of)
 
 
 def _least_rank_correlation(method: str, *runs: Run) -> float:
-    """Rank correlation of the dropped share with repeated and with held-out loss. 1: both rise with every step."""
+    """Rank correlation of the dropped share with repeated and with held-out loss. 1: both rise with
+    every step.
+    """
     return min(
         rank_correlation([p.ratio for p in points], [getattr(p, name) for p in points])
         for points in (post_hoc.curve(run, method) for run in runs)
@@ -58,12 +66,19 @@ def together(run: Run) -> float:
 
 def _claims() -> str:
     pruning, gradients = post_hoc.OF_THE_PAPER
-    words, others = {name: setting for name, setting, _, _ in _SETTINGS}, [name for name, *_ in _SETTINGS[1:]]
+    words, others = (
+        {name: setting for name, setting, _, _ in _SETTINGS},
+        [name for name, *_ in _SETTINGS[1:]],
+    )
     risen = {
         (method, name): f"rise('{method}', '{of}', {variant}, repetition)"
-        for method in post_hoc.OF_THE_PAPER for name, _, variant, of in _SETTINGS
-    }  # fmt: skip
-    more = {(method, name): f"({risen[method, 'repetition']} - {rise})" for (method, name), rise in risen.items()}
+        for method in post_hoc.OF_THE_PAPER
+        for name, _, variant, of in _SETTINGS
+    }
+    more = {
+        (method, name): f"({risen[method, 'repetition']} - {rise})"
+        for (method, name), rise in risen.items()
+    }
     rows = []
     for method in post_hoc.OF_THE_PAPER:
         label = post_hoc.LABELS[method]
@@ -91,60 +106,91 @@ pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]
     | pronounced for integrated gradients"""
         for name in others
     ]
-    return "".join(rows) + """
+    return (
+        "".join(rows)
+        + """
 together | rank correlation of held-out and repeated loss over the first half of training, TS-Repetition
     | repetition.together >= 0.5 | no phase of its own for memorization (2c)
 no_rise | rise of the held-out loss from its lowest point to the end, TS-Repetition (nats)
-    | repetition.held_out_loss - repetition.lowest_held_out <= 0.01 | held-out loss still falls (2c)"""  # fmt: skip
+    | repetition.held_out_loss - repetition.lowest_held_out <= 0.01 | held-out loss still falls (2c)"""
+    )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: how the methods work, and what the paper leaves open about canaries."""
+    """Further sections of the page: how the methods work, and what the paper leaves open about
+    canaries.
+    """
     parts = [report.heading("Choices"), *post_hoc.how(runs, post_hoc.OF_THE_PAPER)]
     canary = next((run for run in runs if run.variant == "canary"), None)
     if canary is None:
         return parts
     settings = workdirs.read_config(canary.workdir).canaries
-    return [*parts, report.text_table(shared.OPEN, report.rows(f"""
+    return [
+        *parts,
+        report.text_table(
+            shared.OPEN,
+            report.rows(f"""
         canaries | {settings.length} random tokens of the vocabulary at the {settings.place} of all the repeated documents
         repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens alone
         what the methods are to find on TS-Canary | whole documents
         where curves are compared | half of TS-Repetition's gap between held-out and repeated loss, in nats
-    """))]  # fmt: skip
+    """),
+        ),
+    ]
 
 
 def panels(table: Table) -> list[AnyPanel]:
-    """2a and 2b: forgetting against degradation, one panel per method. 2c: both losses over training."""
+    """2a and 2b: forgetting against degradation, one panel per method. 2c: both losses over
+    training.
+    """
     standard = list(table.groups.get("repetition", {}).values())
 
     limits = {}
-    if standard:  # forgetting up to TS-Repetition's gap, degradation down to where its curves are by then
+    # forgetting up to TS-Repetition's gap, degradation down to where its curves are by then
+    if standard:
         gap = 2 * max(map(_matched, standard))
-        lowest = max(post_hoc.cost_at(run, [one], gap) for run in standard for one in post_hoc.OF_THE_PAPER)
-        limits = {"xlim": (-0.03 * gap, 1.05 * gap), "ylim": (-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1))}
+        lowest = max(
+            post_hoc.cost_at(run, [one], gap) for run in standard for one in post_hoc.OF_THE_PAPER
+        )
+        limits = {
+            "xlim": (-0.03 * gap, 1.05 * gap),
+            "ylim": (-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1)),
+        }
 
     def plane(method: str, panel: str) -> Scatter:
         runs = {
-            name: [run for run in table.groups.get(variant, {}).values() if of in run.details[method]]
+            name: [
+                run for run in table.groups.get(variant, {}).values() if of in run.details[method]
+            ]
             for name, _, variant, of in _SETTINGS
         }
         return Scatter(
-            title=f"{panel}: {post_hoc.LABELS[method]}", legend={"loc": "lower left"}, settings=limits, **post_hoc.PLANE,
+            title=f"{panel}: {post_hoc.LABELS[method]}",
+            legend={"loc": "lower left"},
+            settings=limits,
+            **post_hoc.PLANE,
             curves=[
-                post_hoc.traced(runs[name], method, words, _COLOURS[name], "o--" if of == "canary" else "o-", of)
-                for name, words, _, of in _SETTINGS if runs[name]
+                post_hoc.traced(
+                    runs[name], method, words, _COLOURS[name], "o--" if of == "canary" else "o-", of
+                )
+                for name, words, _, of in _SETTINGS
+                if runs[name]
             ],
-        )  # fmt: skip
+        )
 
     return [
         plane(post_hoc.OF_THE_PAPER[0], "2a"),
         plane(post_hoc.OF_THE_PAPER[1], "2b"),
         Panel(
-            title="2c: TS-Repetition over training", y="loss (nats per token)", floor=True,
-            lines=[Line("repetition", "held_out_loss", "held-out", HELD_OUT),
-                   Line("repetition", "repeated_loss", "repeated", REPEATED)],
+            title="2c: TS-Repetition over training",
+            y="loss (nats per token)",
+            floor=True,
+            lines=[
+                Line("repetition", "held_out_loss", "held-out", HELD_OUT),
+                Line("repetition", "repeated_loss", "repeated", REPEATED),
+            ],
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -156,14 +202,18 @@ FIGURE = Figure(
     variants=VARIANTS,
     measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
     measures={
-        "rise": rise, "least_rank_correlation": _least_rank_correlation, "together": together,
+        "rise": rise,
+        "least_rank_correlation": _least_rank_correlation,
+        "together": together,
         "lowest_held_out": lambda run: min(run.curve("held_out_loss")[1]),
     },
-    columns={"held-out": "held_out_loss", "repeated": "repeated_loss", "canaries": "canary_loss"} | {
+    columns={"held-out": "held_out_loss", "repeated": "repeated_loss", "canaries": "canary_loss"}
+    | {
         f"rise, {name}{alone}": f"rise('{method}', '{of}', run, repetition.run)"
         for method, name in zip(post_hoc.OF_THE_PAPER, ("pruning", "gradients"), strict=True)
         for of, alone in (("repeated", ""), ("canary", ", canaries"))
-    } | {"steps": "step"},
+    }
+    | {"steps": "step"},
     labels={"repetition": "TS-Repetition, standard", "canary": "TS-Canary, standard"},
     table_note="""Losses in nats per token, and the rise of the held-out loss once a method has removed as much as half of
         TS-Repetition's gap between held-out and repeated loss; for TS-Canary on whole documents, and on its canaries
@@ -175,4 +225,4 @@ FIGURE = Figure(
         held-out loss before minus after, as in the paper: higher is better. A dot is a dropped share of every layer. 2a
         and 2b end once TS-Repetition has lost its whole gap. {floor}""",
     sections=sections,
-)  # fmt: skip
+)

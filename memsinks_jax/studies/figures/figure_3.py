@@ -1,7 +1,9 @@
-"""Figure 3: gradient masking holds the whole model back, and its parts come to depend on each other.
+"""Figure 3: gradient masking holds the whole model back, and its parts come to depend on each
+other.
 
-Held-out loss over training for standard training, and for gradient masking with its sinks kept and dropped. Shows both
-kinds of masking (training/gradient_masking.py), and the sinks of the paper as a control for its argument.
+Held-out loss over training for standard training, and for gradient masking with its sinks kept and
+dropped. Shows both kinds of masking (training/gradient_masking.py), and the sinks of the paper as a
+control for its argument.
 """
 
 import pathlib
@@ -46,14 +48,19 @@ def _dropped(run: Run, loss: str) -> float:
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the paper leaves open about gradient masking, and the choices here."""
     shared_fraction = workdirs.read_config(runs[0].workdir).sinks.shared_fraction
-    return [report.text_table(OPEN, report.rows(f"""
+    return [
+        report.text_table(
+            OPEN,
+            report.rows(f"""
         what is masked | both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in the
             code that the paper follows
         share of the neurons for all other documents | {shared_fraction:g}
         which documents train attention, embeddings and norms | all
         batches without a repeated document, or with only these | weights: a block that no document trains stays as it is,
             moments too; activations: AdamW still moves it
-    """))]  # fmt: skip
+    """),
+        )
+    ]
 
 
 FIGURE = Figure(
@@ -64,18 +71,24 @@ FIGURE = Figure(
     variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
     measures={
         "gap": "held_out_loss - held_out_loss_own",
-        "growth": growth, "kept": _own_loss, "dropped": _dropped,
+        "growth": growth,
+        "kept": _own_loss,
+        "dropped": _dropped,
     },
     columns={
-        "held-out, kept": "kept(run, 'held_out_loss')", "held-out, dropped": "dropped(run, 'held_out_loss')", "gap": "gap",
-        "repeated, kept": "kept(run, 'repeated_loss')", "repeated, dropped": "dropped(run, 'repeated_loss')",
+        "held-out, kept": "kept(run, 'held_out_loss')",
+        "held-out, dropped": "dropped(run, 'held_out_loss')",
+        "gap": "gap",
+        "repeated, kept": "kept(run, 'repeated_loss')",
+        "repeated, dropped": "dropped(run, 'repeated_loss')",
         "steps": "step",
     },
     labels={"standard": "standard, with repeats"} | _DROPPABLE,
     table_note="""Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they
         are off. Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those
         neurons.""",
-    statements="".join(f"""
+    statements="".join(
+        f"""
 {variant}_kept | held-out loss of {label}, kept, over standard's
     | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
 {variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0 | dropping degrades
@@ -84,26 +97,45 @@ FIGURE = Figure(
     | as training progresses
 {variant}_control | held-out loss, dropped minus kept: {label} minus the paper's sinks (nats)
     | {variant}.gap - sinks_paper.gap >= 0 | not run in the paper"""
-    for variant, label in MASKED.items()),
+        for variant, label in MASKED.items()
+    ),
     panels=lambda table: [
         Panel(
-            # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.
-            title="held-out documents", y="loss (nats per token)", floor=True, from_zero=False, settings={"yscale": "log"},
-            lines=[Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])] + [
+            # Dropped losses are many times the kept ones, which must stay distinguishable from
+            # standard's.
+            title="held-out documents",
+            y="loss (nats per token)",
+            floor=True,
+            from_zero=False,
+            settings={"yscale": "log"},
+            lines=[Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])]
+            + [
                 Line(variant, metric, f"{label}, {sinks}", COLOURS[variant], style)
                 for variant, label in _DROPPABLE.items()
-                for metric, sinks, style in (("held_out_loss_own", "kept", "-"), ("held_out_loss", "dropped", ":"))
+                for metric, sinks, style in (
+                    ("held_out_loss_own", "kept", "-"),
+                    ("held_out_loss", "dropped", ":"),
+                )
             ],
         ),
         Panel(
-            title="dropped minus kept, held-out documents", y="gap (nats per token)", from_zero=False, levels={0: "black"},
+            title="dropped minus kept, held-out documents",
+            y="gap (nats per token)",
+            from_zero=False,
+            levels={0: "black"},
             lines=[
-                Line(variant, lambda run: (run.curve("held_out_loss")[0], gap(run)), label, COLOURS[variant])
+                Line(
+                    variant,
+                    lambda run: (run.curve("held_out_loss")[0], gap(run)),
+                    label,
+                    COLOURS[variant],
+                )
                 for variant, label in _DROPPABLE.items()
             ],
         ),
     ],
     size=(13, 4.4),
-    note="{mean}, band from the lowest to the highest. {floor} With sinks, kept means each document's own.",
+    note="{mean}, band from the lowest to the highest. {floor} With sinks, kept means each "
+    "document's own.",
     sections=sections,
-)  # fmt: skip
+)

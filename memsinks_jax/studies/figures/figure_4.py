@@ -1,9 +1,10 @@
 """Figure 4: sinks train as well as standard training with repeats, and do not recite once dropped.
 
-4a and 4b: held-out and repeated loss for standard training, training without repeats, sinks as in the paper, and sinks that
-open when a document comes back. Two controls are not in the paper: a standard model of the width that is left after
-dropping, and ordinary dropout of the same neurons. 4c: sinks against post-hoc methods, in the plane of forgetting and
-degradation. For sinks and for the model without repeats, "before" is the standard model (as in the paper's caption).
+4a and 4b: held-out and repeated loss for standard training, training without repeats, sinks as in
+the paper, and sinks that open when a document comes back. Two controls are not in the paper: a
+standard model of the width that is left after dropping, and ordinary dropout of the same neurons.
+4c: sinks against post-hoc methods, in the plane of forgetting and degradation. For sinks and for
+the model without repeats, "before" is the standard model (as in the paper's caption).
 """
 
 import pathlib
@@ -19,37 +20,58 @@ from memsinks_jax.studies.figures.runs import Run, by_variant
 from memsinks_jax.studies.figures.table import LOSSES, Table
 
 LABELS = {
-    "standard": "standard", "no_repeat": "no repeats, same epochs", "sinks_paper": "sinks as in the paper, dropped",
-    "sinks": "sinks that open on return, dropped", "no_repeat_steps": "no repeats, same steps",
-    "narrow": "control: narrow from the start", "dropout": "control: ordinary dropout, dropped",
-}  # fmt: skip
+    "standard": "standard",
+    "no_repeat": "no repeats, same epochs",
+    "sinks_paper": "sinks as in the paper, dropped",
+    "sinks": "sinks that open on return, dropped",
+    "no_repeat_steps": "no repeats, same steps",
+    "narrow": "control: narrow from the start",
+    "dropout": "control: ordinary dropout, dropped",
+}
 _STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, which shows through
 # Of 4c: the largest rise of the held-out loss, in nats, at which forgetting still counts.
 WORST = 0.5
 METHODS = {
-    "hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910", "zero_out": "#117a65",
-    "activation": "#2e86c1", "random": "#99a3a4",
-}  # fmt: skip
-_POINTS = {"sinks_paper": ("#5dade2", "*"), "sinks": ("#1f618d", "*"), "no_repeat": ("#1c2833", "D")}
+    "hard_concrete": "#c0392b",
+    "integrated_gradients": "#6c3483",
+    "slimming": "#d68910",
+    "zero_out": "#117a65",
+    "activation": "#2e86c1",
+    "random": "#99a3a4",
+}
+_POINTS = {
+    "sinks_paper": ("#5dade2", "*"),
+    "sinks": ("#1f618d", "*"),
+    "no_repeat": ("#1c2833", "D"),
+}
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of every method to the `details` of standard runs. Takes minutes, so only the whole figure has them."""
+    """Adds results of every method to the `details` of standard runs. Takes minutes, so only the
+    whole figure has them.
+    """
     whole = set(by_variant(runs)) == set(LABELS)
-    return post_hoc.measured(runs, lambda run: whole and run.variant == "standard", post_hoc.METHODS)
+    return post_hoc.measured(
+        runs, lambda run: whole and run.variant == "standard", post_hoc.METHODS
+    )
 
 
 def moved(run: Run, standard: Run):
-    """How much a model has forgotten compared with the standard one, and at what cost -> removal.Point."""
+    """How much a model has forgotten compared with the standard one, and at what cost ->
+    removal.Point.
+    """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.studies.baselines.removal import point
 
-    before, after = ([r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run))
+    before, after = (
+        [r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run)
+    )
     return point(before, after)
 
 
 def share_of_box(points: list, enough: float) -> float:
-    """Area dominated by the points, over the box of forgetting up to `enough` and a rise up to WORST.
+    """Area dominated by the points, over the box of forgetting up to `enough` and a rise up to
+    WORST.
 
     Above 1 if the held-out loss falls; 0 if there is nothing to forget.
     """
@@ -59,7 +81,9 @@ def share_of_box(points: list, enough: float) -> float:
 
 
 def _share(run: Run, standard: Run, no_repeat: Run, method: str = "") -> float:
-    """Share of a model, or of a post-hoc method. Forgetting is enough if it is as if the repeats had never been seen."""
+    """Share of a model, or of a post-hoc method. Forgetting is enough if it is as if the repeats
+    had never been seen.
+    """
     points = post_hoc.curve(standard, method) if method else [moved(run, standard)]
     return share_of_box(points, moved(no_repeat, standard).forgetting)
 
@@ -70,14 +94,19 @@ def _over_methods(sinks: Run, standard: Run, no_repeat: Run) -> float:
 
 
 def _less(method: str, sinks: Run, standard: Run) -> float:
-    """How much less the held-out loss rises by sinks than by a method that forgets as much, in nats."""
+    """How much less the held-out loss rises by sinks than by a method that forgets as much, in
+    nats.
+    """
     point = moved(sinks, standard)
     return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
 
 
 def _statements() -> str:
-    """The paper's claims about sinks have bounds of their own for its sinks and for those that open on return."""
-    of_sinks = [f"""
+    """The paper's claims about sinks have bounds of their own for its sinks and for those that open
+    on return.
+    """
+    of_sinks = [
+        f"""
 gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of} dropped
     | {sinks}.closed >= {closed} | >= 0.5 (section 1, at 360M and 1.7B)
 recovery{suffix} | repeated loss,{of} dropped, over that of the model without repeats, same epochs | {sinks}.recovery >= 0.6
@@ -90,10 +119,14 @@ held_out_no_repeat{suffix} | held-out loss,{of} dropped, over no_repeat's, same 
             ("sinks_paper", "", " the paper's sinks", 0.75, 1.01),
             ("sinks", "_on_return", " sinks that open on return", 0.9, 1),
         )
-    ]  # fmt: skip
-    return "".join(["""
+    ]
+    return "".join(
+        [
+            """
 memorizes | standard training memorizes: repeated loss over held-out loss
-    | standard.repeated_loss / standard.held_out_loss <= 0.25 | close to 0""", *of_sinks, """
+    | standard.repeated_loss / standard.held_out_loss <= 0.25 | close to 0""",
+            *of_sinks,
+            """
 gap_left | gap that is left, sinks that open on return over the paper's | sinks.gap / sinks_paper.gap <= 0.5
     | not in the paper
 repeats_help | held-out loss of standard over no_repeat's, same epochs
@@ -104,7 +137,9 @@ control_narrow | repeated loss, the paper's sinks dropped, over narrow from the 
     | sinks_paper.repeated_loss / narrow.repeated_loss >= 1.5 | not run in the paper
 control_dropout | repeated loss, the paper's sinks dropped, over ordinary dropout dropped
     | sinks_paper.repeated_loss / dropout.repeated_loss >= 1.5 | not run in the paper""",
-        against_methods()])  # fmt: skip
+            against_methods(),
+        ]
+    )
 
 
 def against_methods() -> str:
@@ -116,13 +151,15 @@ dominates_{method} | rise of the held-out loss at the forgetting of the paper's 
     | {"sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper"}"""
         for method in post_hoc.METHODS
     ]
-    rows += [f"""
+    rows += [
+        f"""
 hypervolume{suffix} | hypervolume: {of} minus the best post hoc method (share of the box)
     | share_over_methods({sinks}, standard, no_repeat) >= 0 | sinks dominate (4c) | sinks_paper"""
         for sinks, suffix, of in (
-            ("sinks_paper", "", "the paper's sinks"), ("sinks", "_on_return", "sinks that open on return")
+            ("sinks_paper", "", "the paper's sinks"),
+            ("sinks", "_on_return", "sinks that open on return"),
         )
-    ]  # fmt: skip
+    ]
     return "".join(rows)
 
 
@@ -130,74 +167,124 @@ def panels(table: Table) -> list[Panel]:
     """4a and 4b."""
 
     def lines(loss: str) -> list[Line]:
-        return [Line(name, loss, LABELS[name], COLOURS[name], _STYLES.get(name, "-")) for name in table.groups]
+        return [
+            Line(name, loss, LABELS[name], COLOURS[name], _STYLES.get(name, "-"))
+            for name in table.groups
+        ]
 
     own = [
-        Line(kind, "repeated_loss_own", LABELS[kind].replace("dropped", "own on"), COLOURS[kind], ":")
+        Line(
+            kind, "repeated_loss_own", LABELS[kind].replace("dropped", "own on"), COLOURS[kind], ":"
+        )
         for kind in ("sinks_paper", "sinks")
     ]
     shown = (
         ("4a: held-out documents", "loss (nats per token)", lines("held_out_loss"), None),
         ("4b: repeated documents", "", lines("repeated_loss") + own, "lines"),
     )
-    return [Panel(title=title, y=y, lines=of, legend=legend, floor=True, early=True) for title, y, of, legend in shown]
+    return [
+        Panel(title=title, y=y, lines=of, legend=legend, floor=True, early=True)
+        for title, y, of, legend in shown
+    ]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
-        *trade_off(FIGURE.of(runs), out), report.heading("Does it recite?"), *shared.continuations(runs),
-        *shared.token_by_token(runs, out), shared.open_choices(runs),
-    ]  # fmt: skip
+        *trade_off(FIGURE.of(runs), out),
+        report.heading("Does it recite?"),
+        *shared.continuations(runs),
+        *shared.token_by_token(runs, out),
+        shared.open_choices(runs),
+    ]
 
 
 def trade_off(table: Table, out: pathlib.Path) -> list[str]:
     """4c: plot, table and settings. Writes figure_4c.png."""
-    heading = report.heading("4c: the trade-off, compared with post hoc methods, applied to the trained model")
+    heading = report.heading(
+        "4c: the trade-off, compared with post hoc methods, applied to the trained model"
+    )
     standard = table.groups.get("standard", {})
     standards = list(standard.values())
     if not any(run.details for run in standards):
-        return [heading, report.paragraph("It takes minutes: only with all variants of the figure.", "note")]
+        return [
+            heading,
+            report.paragraph("It takes minutes: only with all variants of the figure.", "note"),
+        ]
     places = {
-        name: np.array([[(p.forgetting, -p.delta_val) for seed, run in table.groups[name].items()
-                         for p in [moved(run, standard[seed])]]])
-        for name in _POINTS if name in table.groups
-    }  # fmt: skip
+        name: np.array(
+            [
+                [
+                    (p.forgetting, -p.delta_val)
+                    for seed, run in table.groups[name].items()
+                    for p in [moved(run, standard[seed])]
+                ]
+            ]
+        )
+        for name in _POINTS
+        if name in table.groups
+    }
     panel = Scatter(
         title="4c: what is forgotten, and what that costs",
-        curves=[post_hoc.traced(standards, name, post_hoc.LABELS[name], colour) for name, colour in METHODS.items()] + [
+        curves=[
+            post_hoc.traced(standards, name, post_hoc.LABELS[name], colour)
+            for name, colour in METHODS.items()
+        ]
+        + [
             Curve(LABELS[name], colour, marker, *np.moveaxis(places[name], 2, 0))
-            for name, (colour, marker) in _POINTS.items() if name in places
+            for name, (colour, marker) in _POINTS.items()
+            if name in places
         ],
         settings={"xlim": (-0.05, 1.15 * places["no_repeat"][..., 0].max()), "ylim": (-1, 0.15)},
-        legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)}, **post_hoc.PLANE,
-    )  # fmt: skip
+        legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
+        **post_hoc.PLANE,
+    )
     draw(table, [panel], out / "figure_4c.png", (9.5, 5))
-    rows, sinks = {}, {name: LABELS[name] for name in ("sinks_paper", "sinks") if name in table.groups}
+    rows, sinks = (
+        {},
+        {name: LABELS[name] for name in ("sinks_paper", "sinks") if name in table.groups},
+    )
     for name, label in (sinks | post_hoc.LABELS).items():
         found = []
         for run in standards:
             model = table.run(name if name in sinks else "sinks_paper", run.seed)
             point = moved(model, run)
             points = [point] if name in sinks else post_hoc.curve(run, name)
-            cost = point.delta_val if name in sinks else post_hoc.cost_at(run, [name], point.forgetting)
-            share = _share(model, run, table.run("no_repeat", run.seed), "" if name in sinks else name)
+            cost = (
+                point.delta_val
+                if name in sinks
+                else post_hoc.cost_at(run, [name], point.forgetting)
+            )
+            share = _share(
+                model, run, table.run("no_repeat", run.seed), "" if name in sinks else name
+            )
             found.append((max(p.forgetting for p in points), cost, share))
         rows[label] = zip(*found, strict=True)
-    columns = ["most forgetting", "rise of the held-out loss at the paper's sinks' forgetting", "hypervolume"]
+    columns = [
+        "most forgetting",
+        "rise of the held-out loss at the paper's sinks' forgetting",
+        "hypervolume",
+    ]
     return [
         heading,
         report.picture(
-            out / "figure_4c.png", "Rise of the repeated loss against that of the held-out loss: a curve for each method."
+            out / "figure_4c.png",
+            "Rise of the repeated loss against that of the held-out loss: a curve for each method.",
         ),
-        report.paragraph(f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
-            better. Before means the standard model, also for sinks and the model without repeats.""", "note"),
+        report.paragraph(
+            f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
+            better. Before means the standard model, also for sinks and the model without repeats.""",
+            "note",
+        ),
         shared.with_intervals(columns, rows),
-        report.paragraph(f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
+        report.paragraph(
+            f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
             at its most forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the
             forgetting of the model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss
-            falls.""", "note"),
+            falls.""",
+            "note",
+        ),
         *post_hoc.how(standards, post_hoc.METHODS),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -210,7 +297,8 @@ FIGURE = Figure(
     measures={
         "recovery": "repeated_loss / no_repeat.repeated_loss",
         "lowest_repeated_loss": lambda run: min(run.curve("repeated_loss")[1]),
-        "share_over_methods": _over_methods, "rise_less": _less,
+        "share_over_methods": _over_methods,
+        "rise_less": _less,
     },
     columns=LOSSES | {"recovery": "recovery", "steps": "step"},
     labels=LABELS,
@@ -223,4 +311,4 @@ FIGURE = Figure(
     note="""{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents that stand alone in
         their context, with the sinks dropped unless stated otherwise.""",
     sections=sections,
-)  # fmt: skip
+)

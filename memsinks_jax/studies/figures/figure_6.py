@@ -1,7 +1,9 @@
-"""Figure 6: a rare domain that is repeated in a general corpus. Do sinks learn from the repeats without memorizing them?
+"""Figure 6: a rare domain that is repeated in a general corpus. Do sinks learn from the repeats
+without memorizing them?
 
-The rare domain is read once (deduplicated), five and twenty times. The general corpus fills the rest of the same token
-budget. A second set of runs attends across the documents of a row, as at the paper's scale.
+The rare domain is read once (deduplicated), five and twenty times. The general corpus fills the
+rest of the same token budget. A second set of runs attends across the documents of a row, as at the
+paper's scale.
 """
 
 import json
@@ -16,37 +18,51 @@ from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table, standard_fo
 
 REPEATS = (1, 5, 20)
 MANY = REPEATS[-1]
-GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64  # in the corpus that `prepare` writes; most words per document
+# in the corpus that `prepare` writes; most words per document
+GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64
 _ACROSS = {f"{MANY}x_across": {"data.repetitions": MANY, "data.across_documents": True}}
 _SETTINGS = {f"{n}x": {"data.repetitions": n} for n in REPEATS}
 _BLUE = COLOURS["sinks"]
 
 
 def prepare(out: pathlib.Path) -> list[str]:
-    """Writes a general corpus -> the flag that names it. The same flag on the command line comes later and wins."""
+    """Writes a general corpus -> the flag that names it. The same flag on the command line comes
+    later and wins.
+    """
     folder = out / "general"
     folder.mkdir(parents=True, exist_ok=True)
     documents = facts.documents(facts.world(0), 0, GENERAL_DOCUMENTS, GENERAL_LENGTH)
-    (folder / "facts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    (folder / "facts.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    )
     return [f"--config.general.files={folder / 'facts.jsonl'}"]
 
 
 def _labels() -> dict[str, str]:
-    kinds = (("standard", "standard", ""), *((kind, "sinks", suffix) for kind, suffix in KINDS.items()))
-    labels = {f"{kind}_{n}x": f"{name}, {n}x{suffix}" for kind, name, suffix in kinds for n in REPEATS}
+    kinds = (
+        ("standard", "standard", ""),
+        *((kind, "sinks", suffix) for kind, suffix in KINDS.items()),
+    )
+    labels = {
+        f"{kind}_{n}x": f"{name}, {n}x{suffix}" for kind, name, suffix in kinds for n in REPEATS
+    }
     labels |= {
-        f"{kind}_{MANY}x_across": f"{name}, {MANY}x, attention across documents{suffix}" for kind, name, suffix in kinds
+        f"{kind}_{MANY}x_across": f"{name}, {MANY}x, attention across documents{suffix}"
+        for kind, name, suffix in kinds
     }
     return labels | {"standard_1x": "standard, 1x (deduplicated)"}
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     within = [run for run in runs if not run.variant.endswith("_across")] or runs
-    return shared.choices(within, f"""
-        repeats of the rare domain | {', '.join(map(str, REPEATS))}; the paper names 20 only, of its second setting
+    return shared.choices(
+        within,
+        f"""
+        repeats of the rare domain | {", ".join(map(str, REPEATS))}; the paper names 20 only, of its second setting
         budget | the same tokens, filled with general text: the fewer repeats, the more of it
         attention across documents, as at the paper's scale | besides, at {MANY}x
-    """)  # fmt: skip
+    """,
+    )
 
 
 def panels(table: Table) -> list[Panel]:
@@ -60,29 +76,47 @@ def panels(table: Table) -> list[Panel]:
 
     def against_repeats(loss: str, title: str, *further: Line, **settings) -> Panel:
         return Panel(
-            title=title, x="times that the rare domain is read", floor=True, log=True, ticks={n: f"{n}x" for n in REPEATS},
-            lines=[*(Line(read[kind], loss, label, colour, "o-") for kind, label, colour in kinds), *further], **settings,
-        )  # fmt: skip
+            title=title,
+            x="times that the rare domain is read",
+            floor=True,
+            log=True,
+            ticks={n: f"{n}x" for n in REPEATS},
+            lines=[
+                *(Line(read[kind], loss, label, colour, "o-") for kind, label, colour in kinds),
+                *further,
+            ],
+            **settings,
+        )
 
     return [
         against_repeats(
-            "held_out_loss", "held-out, rare domain",
+            "held_out_loss",
+            "held-out, rare domain",
             Line(dict.fromkeys(REPEATS, "standard_1x"), "held_out_loss", "deduplicated", RED, ":"),
             y="loss (nats per token)",
         ),
         against_repeats(
-            "repeated_loss", "repeated documents",
+            "repeated_loss",
+            "repeated documents",
             Line(read["sinks_paper"], "repeated_loss_own", "sinks, own on", _BLUE, "o:"),
         ),
         Panel(
-            title=f"over training, {MANY}x, sinks dropped", floor=True, early=True,
+            title=f"over training, {MANY}x, sinks dropped",
+            floor=True,
+            early=True,
             lines=[
                 Line(f"{kind}_{MANY}x", f"{loss}_loss", f"{name}, {suffix}", colour, style)
-                for kind, name, colour in (("standard", "standard", RED), ("sinks_paper", "sinks", _BLUE))
-                for loss, suffix, style in (("held_out", "held-out", "-"), ("repeated", "repeated", "--"))
+                for kind, name, colour in (
+                    ("standard", "standard", RED),
+                    ("sinks_paper", "sinks", _BLUE),
+                )
+                for loss, suffix, style in (
+                    ("held_out", "held-out", "-"),
+                    ("repeated", "repeated", "--"),
+                )
             ],
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -93,8 +127,10 @@ FIGURE = Figure(
     config="rare_domain.py",
     variants={
         f"{kind}_{name}": Variation(kind, settings)
-        for kinds in (("standard", "sinks_paper"), ("sinks",)) for of in (_SETTINGS, _ACROSS)
-        for name, settings in of.items() for kind in kinds
+        for kinds in (("standard", "sinks_paper"), ("sinks",))
+        for of in (_SETTINGS, _ACROSS)
+        for name, settings in of.items()
+        for kind in kinds
     },
     prepare=prepare,
     standard_of=lambda variant: "" if variant.endswith("_1x") else standard_for(variant),
@@ -104,7 +140,8 @@ FIGURE = Figure(
         that is gone of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there
         is hardly one.""",
     # Section 5.2.
-    statements="".join(f"""
+    statements="".join(
+        f"""
 repeats_help_{n}x | held-out loss of standard, {n}x, over deduplicated
     | standard_{n}x.held_out_loss / standard_1x.held_out_loss <= 1 | repeats help
 beats_deduplicated_{n}x | held-out loss of sinks, {n}x, over deduplicated
@@ -114,7 +151,9 @@ equals_standard_{n}x | held-out loss of sinks over standard's, both {n}x | {{sin
 memorizes_{n}x | held-out over repeated loss of standard, {n}x
     | standard_{n}x.held_out_loss / standard_{n}x.repeated_loss >= 2 | 200 (section 1)
 gap_closed_{n}x | share of standard's gap closed, sinks dropped, {n}x | {{sinks}}_{n}x.closed >= 0.5 | >= 0.5"""
-    for n in REPEATS[1:]) + f"""
+        for n in REPEATS[1:]
+    )
+    + f"""
 larger_effect | repeated loss, sinks minus standard: at 20x minus at 5x (nats) | ({{sinks}}_20x.repeated_loss -
     standard_20x.repeated_loss) - ({{sinks}}_5x.repeated_loss - standard_5x.repeated_loss) >= 0 | more pronounced at 20x
 gap_closed_across | share of standard's gap closed, sinks dropped, {MANY}x, attention across documents
@@ -124,4 +163,4 @@ gap_closed_across | share of standard's gap closed, sinks dropped, {MANY}x, atte
     note="""{mean}, band from the lowest to the highest. {config.data.repeated_documents} documents of the rare domain; every
         run reads {config.general.token_budget:,} tokens in all. {floor}""",
     sections=sections,
-)  # fmt: skip
+)

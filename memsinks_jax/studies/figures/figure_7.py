@@ -1,7 +1,9 @@
-"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks dampen the cycles?
+"""Figure 7: documents that come back after a while are learned and forgotten in cycles. Do sinks
+dampen the cycles?
 
-Some documents appear in every N-th batch, all others once. Their loss is measured before and after each encounter, with
-their own sinks on as in training (the paper's measure), and with all sinks dropped.
+Some documents appear in every N-th batch, all others once. Their loss is measured before and after
+each encounter, with their own sinks on as in training (the paper's measure), and with all sinks
+dropped.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,11 @@ from memsinks_jax.studies.figures.panels import COLOURS, GREEN, GREY, RED, Line,
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.studies.figures.table import Table
 
-LABELS = {"standard": "standard", "sinks_paper": "sinks, own on", "sinks": "sinks, own on, open on return"}
+LABELS = {
+    "standard": "standard",
+    "sinks_paper": "sinks, own on",
+    "sinks": "sinks, own on, open on return",
+}
 _COLOURS = {"standard": RED, "sinks_paper": COLOURS["sinks"], "sinks": GREEN}
 OWN, DROPPED = "repeated_loss_own", "repeated_loss"
 
@@ -27,8 +33,16 @@ def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.nd
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
-    steps = [step for step in range(every, run.metrics["step"] + 1, every) if {step - 1, step + 1} <= at.keys()]
-    return np.array(steps), np.array([at[step - 1] for step in steps]), np.array([at[step + 1] for step in steps])
+    steps = [
+        step
+        for step in range(every, run.metrics["step"] + 1, every)
+        if {step - 1, step + 1} <= at.keys()
+    ]
+    return (
+        np.array(steps),
+        np.array([at[step - 1] for step in steps]),
+        np.array([at[step + 1] for step in steps]),
+    )
 
 
 def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
@@ -36,7 +50,9 @@ def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
 
 
 def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
-    """Mean fall of the loss at an encounter, in nats, over a third of training, by default the last."""
+    """Mean fall of the loss at an encounter, in nats, over a third of training, by default the
+    last.
+    """
     steps, before, after = encounters(run, name)
     return float(np.mean((before - after)[_in_third(run, steps, third)]))
 
@@ -53,7 +69,9 @@ def level(run: Run, name: str = OWN) -> float:
 
 
 def cycles(run: Run, name: str = OWN, late: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(steps before and after every encounter, the loss there), of the last third of training if `late`."""
+    """(steps before and after every encounter, the loss there), of the last third of training if
+    `late`.
+    """
     steps, *pair = encounters(run, name)
     chosen = _in_third(run, steps, 2) if late else np.ones(len(steps), bool)
     around = np.stack([steps - 1, steps + 1], axis=1)
@@ -64,7 +82,13 @@ def panels(table: Table) -> list[Panel]:
     """The cycles over all of training and over its last third, and their amplitude."""
     every = list(LABELS.items())
     dropped = [
-        Line(kind, lambda run: cycles(run, DROPPED), label.replace("own on", "dropped"), _COLOURS[kind], ":")
+        Line(
+            kind,
+            lambda run: cycles(run, DROPPED),
+            label.replace("own on", "dropped"),
+            _COLOURS[kind],
+            ":",
+        )
         for kind, label in every[1:]
     ]
     # The first encounters of an untrained model would flatten everything else.
@@ -72,20 +96,31 @@ def panels(table: Table) -> list[Panel]:
     highest = max((encounters(run)[2][:2].max() for run in runs), default=1.0)
     return [
         Panel(
-            title="loss of the repeated documents", y="loss (nats per token)", floor=True,
+            title="loss of the repeated documents",
+            y="loss (nats per token)",
+            floor=True,
             lines=[Line(kind, cycles, label, _COLOURS[kind]) for kind, label in every] + dropped,
             settings={"ylim": (0, 1.05 * highest)},
         ),
         Panel(
-            title="the last third", from_zero=False, legend=None,
-            lines=[Line(kind, lambda run: cycles(run, late=True), label, _COLOURS[kind], ".-") for kind, label in every],
+            title="the last third",
+            from_zero=False,
+            legend=None,
+            lines=[
+                Line(kind, lambda run: cycles(run, late=True), label, _COLOURS[kind], ".-")
+                for kind, label in every
+            ],
         ),
         Panel(
-            title="fall of the loss at an encounter", x="third of training", from_zero=False, levels={0: GREY}, legend=None,
+            title="fall of the loss at an encounter",
+            x="third of training",
+            from_zero=False,
+            levels={0: GREY},
+            legend=None,
             ticks={1: "1", 2: "2", 3: "3"},
             lines=[Line(kind, amplitudes, label, _COLOURS[kind], "o-") for kind, label in every],
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -103,9 +138,13 @@ FIGURE = Figure(
         "level_dropped": lambda run: level(run, DROPPED),
     },
     columns={
-        "amplitude, first third": "first_amplitude", "amplitude, last third": "amplitude",
-        "amplitude, dropped": "amplitude_dropped", "level": "level", "level, dropped": "level_dropped",
-        "held-out": "held_out_loss", "steps": "step",
+        "amplitude, first third": "first_amplitude",
+        "amplitude, last third": "amplitude",
+        "amplitude, dropped": "amplitude_dropped",
+        "level": "level",
+        "level, dropped": "level_dropped",
+        "held-out": "held_out_loss",
+        "steps": "step",
     },
     labels=LABELS,
     table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after
@@ -121,4 +160,4 @@ dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {si
     panels=panels,
     note="""{mean}, band from the lowest to the highest; in each seed, documents that come every {config.data.repeat_every}
         steps: {config.data.repeated_documents}, in batches of {config.training.batch_size} rows. {floor}""",
-)  # fmt: skip
+)

@@ -1,4 +1,5 @@
-"""Forecasts how long a run takes on other machines, and whether it fits, by arithmetic alone: no compiler.
+"""Forecasts how long a run takes on other machines, and whether it fits, by arithmetic alone: no
+compiler.
 
 `planning/estimate` compiles the actual step for a TPU slice and knows more; this forecasts a whole
 experiment within seconds.
@@ -14,7 +15,14 @@ from memsinks_jax.config import Config, TrainingConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.training import flops, memory
-from memsinks_jax.training.flops import GIB, Chip, flops_per_step, flops_per_token, parameters, parameters_of_token
+from memsinks_jax.training.flops import (
+    GIB,
+    Chip,
+    flops_per_step,
+    flops_per_token,
+    parameters,
+    parameters_of_token,
+)
 
 MACHINES = {"v5e-16": (flops.chip("TPU v5 lite"), 16), "H200": (flops.chip("NVIDIA H200"), 1)}
 
@@ -22,8 +30,10 @@ MACHINES = {"v5e-16": (flops.chip("TPU v5 lite"), 16), "H200": (flops.chip("NVID
 EFFICIENCY = 0.4
 
 NOTE = (
-    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, the optimizer's memory "
-    "traffic, the sum of gradients over chips, and the evaluations; no compiling, reading or saving. `plan` compiles the "
+    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the "
+    "peak, the optimizer's memory "
+    "traffic, the sum of gradients over chips, and the evaluations; no compiling, reading or "
+    "saving. `plan` compiles the "
     "very step: of figure 4's model on v5e-16 it gives 79 ms and 7.8 GiB, this 37 ms and 5.7 GiB."
 )
 
@@ -42,7 +52,9 @@ class Need(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """A forecast of a run: optimizer steps, tokens read (including padding), parameters, and its needs on every machine."""
+    """A forecast of a run: optimizer steps, tokens read (including padding), parameters, and its
+    needs on every machine.
+    """
 
     steps: int
     tokens: int
@@ -50,7 +62,9 @@ class Forecast:
     needs: dict[str, Need]
 
     def to_dict(self) -> dict:
-        return dataclasses.asdict(self) | {"needs": {name: need._asdict() for name, need in self.needs.items()}}
+        return dataclasses.asdict(self) | {
+            "needs": {name: need._asdict() for name, need in self.needs.items()}
+        }
 
 
 def forecast(config: Config) -> Forecast:
@@ -71,7 +85,12 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
         columns += [f"{machine}: GiB a chip", "hours"]
     rows = []
     for name, one in zip(names, forecasts, strict=True):
-        row = [name, f"{one.steps:,}", f"{one.tokens / 1e6:,.1f} M", f"{one.parameters / 1e6:,.1f} M"]
+        row = [
+            name,
+            f"{one.steps:,}",
+            f"{one.tokens / 1e6:,.1f} M",
+            f"{one.parameters / 1e6:,.1f} M",
+        ]
         for need in one.needs.values():
             too_much = " (too much)" if need.memory_gib > need.limit_gib else ""
             row += [f"{need.memory_gib:.1f} of {need.limit_gib:.1f}{too_much}", f"{need.hours:.2f}"]
@@ -84,12 +103,16 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
 
 def _steps_of_epochs(config: Config) -> int:
     """The steps that a run computes from its documents."""
-    # Everything that affects the rows. Wrong ids change no lengths, so figures that vary them read their documents once.
+    # Everything that affects the rows. Wrong ids change no lengths, so figures that vary them read
+    # their documents once.
     about = dataclasses.replace(
-        Config(), seed=config.seed, general=config.general, canaries=config.canaries,
+        Config(),
+        seed=config.seed,
+        general=config.general,
+        canaries=config.canaries,
         data=dataclasses.replace(config.data, id_noise=0.0, id_noise_per="encounter"),
         training=TrainingConfig(**{name: getattr(config.training, name) for name in _COUNTS}),
-    )  # fmt: skip
+    )
     return _rows(about).steps
 
 
@@ -109,7 +132,13 @@ def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     rows = config.training.batch_size * sinks.number_on(config.sinks, count)
     # Sparse sinks: at most those that are on for a batch with one document per row.
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
-    traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips) / chip.hbm_bandwidth
+    traffic = (
+        2
+        * (memory.STATE + memory.GRADIENT)
+        * updated
+        / memory.fsdp(config, chips)
+        / chip.hbm_bandwidth
+    )
     # In bfloat16, each sum goes out and back.
     communication = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
     measured = config.data.held_out_documents + config.data.repeated_documents * (

@@ -1,8 +1,10 @@
-"""What counts as a document? Ids by cluster for edited copies, ids by group to forget whole dialects.
+"""What counts as a document? Ids by cluster for edited copies, ids by group to forget whole
+dialects.
 
-By content, edited copies have different ids, so none is ever seen twice. By cluster, they are one document. A group has
-sinks like a document, and these learn what only its stories share: dropping them should remove that and keep the other
-groups. The corpus is that of `forgetting_corpus`; every variant reads all of it.
+By content, edited copies have different ids, so none is ever seen twice. By cluster, they are one
+document. A group has sinks like a document, and these learn what only its stories share: dropping
+them should remove that and keep the other groups. The corpus is that of `forgetting_corpus`; every
+variant reads all of it.
 """
 
 import dataclasses
@@ -30,29 +32,41 @@ VARIANTS = {
     "group": Variation("sinks_paper", {"data.ids": "group"}),
 }
 _LABELS = {
-    "standard": "standard", "content": "sinks, ids by content", "near_duplicate": "sinks, ids by cluster",
+    "standard": "standard",
+    "content": "sinks, ids by content",
+    "near_duplicate": "sinks, ids by cluster",
     "group": "sinks, ids by group",
-}  # fmt: skip
+}
 # At 0 stories are repeated unchanged.
 _EDITED = (0.0, *corpus.LEVELS)
 _MEASURED = 16  # copies per story
 _MEASURABLE = 1e-4  # nats per token; lower limit of the others' rise
 _OF_A_DIALECT = 30  # stories of each kind, measured once for every dialect that is removed
-_COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d", "group": "#7d3c98"}
+_COLOURS = {
+    "standard": "#c0392b",
+    "content": "#d68910",
+    "near_duplicate": "#1f618d",
+    "group": "#7d3c98",
+}
 
 
 def prepare(out: pathlib.Path) -> list[str]:
     """Writes and prepares the corpus -> the flags that name it."""
     stories, mixed = corpus.write(out / "corpus")
     return [
-        f"--config.data.files={stories}", f"--config.general.files={mixed}",
-        f"--config.data.repeated_documents={corpus.BASES}", f"--config.data.repetitions={corpus.COPIES}",
-        f"--config.data.unique_documents={corpus.ONCE}", f"--config.data.held_out_documents={corpus.UNREAD}",
-    ]  # fmt: skip
+        f"--config.data.files={stories}",
+        f"--config.general.files={mixed}",
+        f"--config.data.repeated_documents={corpus.BASES}",
+        f"--config.data.repetitions={corpus.COPIES}",
+        f"--config.data.unique_documents={corpus.ONCE}",
+        f"--config.data.held_out_documents={corpus.UNREAD}",
+    ]
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds losses of copied stories to `metrics`, and matrices for ids by group to `details` -> the same runs."""
+    """Adds losses of copied stories to `metrics`, and matrices for ids by group to `details` -> the
+    same runs.
+    """
     texts = _texts()
     return [_measured(run, texts) for run in runs]
 
@@ -67,7 +81,9 @@ def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
     loss = DocumentLoss(model.config)
 
     def documents(texts: list[str], identity: np.ndarray | None = None) -> Documents:
-        identities = np.tile(np.zeros(2, np.uint32) if identity is None else identity, (len(texts), 1))
+        identities = np.tile(
+            np.zeros(2, np.uint32) if identity is None else identity, (len(texts), 1)
+        )
         return Documents([model.tokenizer.encode(text) for text in texts], identities)
 
     def dropped(texts: list[str]) -> float:
@@ -93,23 +109,32 @@ def _texts() -> dict[str, list[str]]:
         found[f"copied_{level}"] = of_level
         sets = {"copies": (of_level, 0, _MEASURED), "unread_copies": (fresh, corpus.BASES, 1)}
         for name, (of, first, count) in sets.items():
-            copies = [corpus.copies(text, level, words, number, count) for number, text in enumerate(of, first)]
+            copies = [
+                corpus.copies(text, level, words, number, count)
+                for number, text in enumerate(of, first)
+            ]
             found[f"{name}_{level}"] = sum(copies, [])
     return found
 
 
 def _matrices(model, loss, documents) -> dict:
-    """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before", "plain": of stories in
-    no dialect}, with the stories' own sinks on, in nats per token."""
+    """{"read", "unread": rise of each dialect's loss (row: dropped, column: measured), "before",
+    "plain": of stories in no dialect}, with the stories' own sinks on, in nats per token.
+    """
     from memsinks_jax.forgetting import neurons
 
     plain, dialects, _ = corpus.texts()
     sets = {
         "read": [(name, texts[:_OF_A_DIALECT]) for name, texts in dialects.items()],
-        "unread": [(name, texts[corpus.OF_A_DIALECT :][:_OF_A_DIALECT]) for name, texts in dialects.items()],
+        "unread": [
+            (name, texts[corpus.OF_A_DIALECT :][:_OF_A_DIALECT]) for name, texts in dialects.items()
+        ],
         "plain": [("plain", plain[-corpus.HELD_OUT :][:_OF_A_DIALECT])],
     }
-    of = {kind: [documents(texts, group_id(name)) for name, texts in each] for kind, each in sets.items()}
+    of = {
+        kind: [documents(texts, group_id(name)) for name, texts in each]
+        for kind, each in sets.items()
+    }
     batches = {kind: [one.batches(model) for one in each] for kind, each in of.items()}
 
     def measured(params: dict, kind: str) -> np.ndarray:
@@ -133,7 +158,9 @@ def _ratio(rises: np.ndarray) -> float:
 
 
 def _gap(run: Run, level: float, copies: bool = False) -> float:
-    """How much lower the loss is on copied stories than on unread ones; for copies, than on unread stories edited alike."""
+    """How much lower the loss is on copied stories than on unread ones; for copies, than on unread
+    stories edited alike.
+    """
     if not level:
         return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
     if copies:
@@ -147,75 +174,125 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
 
 
 # None is in the paper, which wants ids of groups (section 7) and has no near-duplicates.
-_STATEMENTS = "".join(f"""
+_STATEMENTS = "".join(
+    f"""
 cluster_{level} | original of copies with {level:.0%} of the words edited: share of standard's gap closed, ids by cluster
     | closed_at(near_duplicate, standard, {level}) >= 0.5
 over_content_{level} | the same, minus what ids by content close
     | closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level}) >= 0.1"""
-    for level in corpus.LEVELS) + "".join(f"""
+    for level in corpus.LEVELS
+) + "".join(
+    f"""
 group_{kind} | stories {kind}: rise of the dropped dialect's loss over that of the others' | group.ratio_{kind} >= 3
-    | future work""" for kind in ("read", "unread"))  # fmt: skip
+    | future work"""
+    for kind in ("read", "unread")
+)
 
 
 def panels(table: Table) -> list[AnyPanel]:
-    """Loss on copied stories and gap closed, both against the share edited; the matrix of the dialects."""
+    """Loss on copied stories and gap closed, both against the share edited; the matrix of the
+    dialects.
+    """
     standard, grouped = table.groups.get("standard", {}), table.groups.get("group", {})
 
     def losses(run: Run):
-        return _EDITED, [run.metrics["repeated_loss"], *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS)]
+        return _EDITED, [
+            run.metrics["repeated_loss"],
+            *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS),
+        ]
 
     def unread(run: Run):
         return _EDITED, [run.metrics["unread"]] * len(_EDITED)
 
     def closed(copies: bool):
         levels = corpus.LEVELS if copies else _EDITED
-        return lambda run: (levels, [_closed(run, standard[run.seed], level, copies) for level in levels])
+        return lambda run: (
+            levels,
+            [_closed(run, standard[run.seed], level, copies) for level in levels],
+        )
 
     compared = ("content", "near_duplicate")
-    both = {"x": "share of a copy's words that are others", "ticks": {level: f"{level:.0%}" for level in _EDITED}}
+    both = {
+        "x": "share of a copy's words that are others",
+        "ticks": {level: f"{level:.0%}" for level in _EDITED},
+    }
     return [
         Panel(
-            title="loss on the story that was copied", y="loss (nats per token), sinks dropped", **both,
-            lines=[Line(name, losses, _LABELS[name], _COLOURS[name], "o-") for name in ("standard", *compared)] + [
+            title="loss on the story that was copied",
+            y="loss (nats per token), sinks dropped",
+            **both,
+            lines=[
+                Line(name, losses, _LABELS[name], _COLOURS[name], "o-")
+                for name in ("standard", *compared)
+            ]
+            + [
                 Line(name, unread, f"{_LABELS[name]}: stories never read", _COLOURS[name], ":")
                 for name in ("standard", *compared)
             ],
             legend={"loc": "lower right"},
         ),
         Panel(
-            title="share of the gap closed", levels={0: "#7f8c8d"}, settings={"ylim": (-0.3, 1.1)}, **both,
+            title="share of the gap closed",
+            levels={0: "#7f8c8d"},
+            settings={"ylim": (-0.3, 1.1)},
+            **both,
             lines=[
                 Line(name, closed(copies), f"{_LABELS[name]}: {what}", _COLOURS[name], style)
-                for name in compared if standard for copies, what, style in ((False, "story", "o-"), (True, "copies", "s--"))
+                for name in compared
+                if standard
+                for copies, what, style in ((False, "story", "o-"), (True, "copies", "s--"))
             ],
             legend={"loc": "upper right"},
         ),
         Matrix(
-            title="rise of the loss (nats per token)", x="measured", y="removed", rows=corpus.DIALECTS,
-            columns=corpus.DIALECTS, values=np.mean([run.details["unread"] for run in grouped.values()], axis=0),
-        ) if grouped else lambda axis: axis.set_axis_off(),
-    ]  # fmt: skip
+            title="rise of the loss (nats per token)",
+            x="measured",
+            y="removed",
+            rows=corpus.DIALECTS,
+            columns=corpus.DIALECTS,
+            values=np.mean([run.details["unread"] for run in grouped.values()], axis=0),
+        )
+        if grouped
+        else lambda axis: axis.set_axis_off(),
+    ]
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Which copies were found, and what removing a dialect costs."""
     files = workdirs.read_config(runs[0].workdir).general.files
-    found = [[f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"] for level, share, others in _clusters_of(files)]
+    found = [
+        [f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"]
+        for level, share, others in _clusters_of(files)
+    ]
     parts = [
         report.heading("Which copies were found"),
-        report.text_table(["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3),
-        report.paragraph(f"""Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with
-            --near_duplicates=loose, among all other stories.""", "note"),
-    ]  # fmt: skip
-    of_groups, own = list(by_variant(runs).get("group", {}).values()), np.eye(len(corpus.DIALECTS), dtype=bool)
+        report.text_table(
+            ["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3
+        ),
+        report.paragraph(
+            f"""Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with
+            --near_duplicates=loose, among all other stories.""",
+            "note",
+        ),
+    ]
+    of_groups, own = (
+        list(by_variant(runs).get("group", {}).values()),
+        np.eye(len(corpus.DIALECTS), dtype=bool),
+    )
     if of_groups:
         rows = {}
         for kind, what in (("read", "stories it read"), ("unread", "stories it never read")):
             rises = [(run, np.array(run.details[kind])) for run in of_groups]
-            rows[what] = zip(*(
-                (run.metrics[f"ratio_{kind}"], *(float(np.mean(of)) for of in (m[own], m[~own], run.details["plain"])))
-                for run, m in rises
-            ), strict=True)  # fmt: skip
+            rows[what] = zip(
+                *(
+                    (
+                        run.metrics[f"ratio_{kind}"],
+                        *(float(np.mean(of)) for of in (m[own], m[~own], run.details["plain"])),
+                    )
+                    for run, m in rises
+                ),
+                strict=True,
+            )
         columns = ["removed over others", "removed dialect", "other dialects", "plain stories"]
         parts += [
             report.heading("A dialect is removed: rise of the loss, in nats per token"),
@@ -225,7 +302,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _clusters_of(files: str) -> list[tuple[float, float, float]]:
-    """(level, share of a story's copies in their most common cluster, number of other documents there)"""
+    """(level, share of a story's copies in their most common cluster, number of other documents
+    there)
+    """
     mixed = Prepared(files)
     names = np.array(mixed.group_names)[mixed.groups]
     found = []
@@ -250,14 +329,24 @@ FIGURE = Figure(
     prepare=prepare,
     measure=measure,
     metrics=[
-        "unread", "ratio_read", "ratio_unread",
-        *(f"{name}_{level}" for level in corpus.LEVELS for name in ("copied", "copies", "unread_copies")),
+        "unread",
+        "ratio_read",
+        "ratio_unread",
+        *(
+            f"{name}_{level}"
+            for level in corpus.LEVELS
+            for name in ("copied", "copies", "unread_copies")
+        ),
     ],
     measures={"closed_at": _closed, "metric": lambda run, name: run.metrics[name]},
     columns={
-        "never read": "unread", "repeated": "repeated_loss",
+        "never read": "unread",
+        "repeated": "repeated_loss",
         **{f"copied, {level:.0%}": f"metric(run, 'copied_{level}')" for level in corpus.LEVELS},
-        **{f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})" for level in _EDITED},
+        **{
+            f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})"
+            for level in _EDITED
+        },
     },
     labels=_LABELS,
     table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was
@@ -271,4 +360,4 @@ FIGURE = Figure(
         once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's
         sinks are removed.""",
     sections=sections,
-)  # fmt: skip
+)

@@ -1,4 +1,6 @@
-"""How many documents may share a sink before none can be removed alone? Selectivity against documents per sink."""
+"""How many documents may share a sink before none can be removed alone? Selectivity against
+documents per sink.
+"""
 
 import dataclasses
 import pathlib
@@ -16,7 +18,9 @@ SIZES = (1, 2, 4, 8)  # documents removed at once
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds "documents_per_sink" and "capacity" to `details` -> the runs whose sinks are tied to documents."""
+    """Adds "documents_per_sink" and "capacity" to `details` -> the runs whose sinks are tied to
+    documents.
+    """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
     from memsinks_jax.auditing.subjects import of_role
@@ -27,10 +31,13 @@ def measure(runs: list[Run]) -> list[Run]:
     for run in runs:
         config = workdirs.read_config(run.workdir)
         if config.sinks.traits.owned and sinks.has_sinks(config):
-            repeated = of_role(workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir))
+            repeated = of_role(
+                workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir)
+            )
             parts = sinks.partition(config.model, config.sinks)
             details = {
-                "documents_per_sink": sinks.share_on(config.sinks, parts.sinks) * len(repeated.tokens),
+                "documents_per_sink": sinks.share_on(config.sinks, parts.sinks)
+                * len(repeated.tokens),
                 "capacity": capacity(open_run(run.workdir), repeated, SIZES),
             }
             found.append(dataclasses.replace(run, details=run.details | details))
@@ -38,7 +45,9 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def by_place(runs: list[Run], name: str, size: int) -> dict[float, list[float]]:
-    """{documents per sink: values for so many documents removed at once}; a run has none where no sink would be left."""
+    """{documents per sink: values for so many documents removed at once}; a run has none where no
+    sink would be left.
+    """
     found: dict[float, list[float]] = {}
     for run in sorted(runs, key=lambda run: run.details["documents_per_sink"]):
         values = [row[name] for row in run.details["capacity"] if row["removed"] == size]
@@ -47,7 +56,9 @@ def by_place(runs: list[Run], name: str, size: int) -> dict[float, list[float]]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Selectivity of measured runs, and the two rises whose ratio it is, against documents per sink."""
+    """Selectivity of measured runs, and the two rises whose ratio it is, against documents per
+    sink.
+    """
 
     def lines(name: str, style: str) -> list[Line]:
         colours = plt.colormaps["viridis"](0.9 * np.linspace(0, 1, len(SIZES)))
@@ -56,13 +67,24 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             for size, colour in zip(SIZES, colours, strict=True)
         ]
 
-    panels.draw(Table(runs), [
-        Panel(
-            title="selectivity: rise of what was removed over rise of the others", x="repeated documents per sink",
-            lines=lines("selectivity", "o-"), levels={1: GREY}, legend={"title": "removed at once"},
-        ),
-        Panel(
-            title="rise of the loss (nats per token); dashed: of the others", x="repeated documents per sink", legend=None,
-            lines=lines("target_rise", "o-") + lines("others_rise", "s--"), from_zero=False,
-        ),
-    ], path, size=(11, 4.2))  # fmt: skip
+    panels.draw(
+        Table(runs),
+        [
+            Panel(
+                title="selectivity: rise of what was removed over rise of the others",
+                x="repeated documents per sink",
+                lines=lines("selectivity", "o-"),
+                levels={1: GREY},
+                legend={"title": "removed at once"},
+            ),
+            Panel(
+                title="rise of the loss (nats per token); dashed: of the others",
+                x="repeated documents per sink",
+                legend=None,
+                lines=lines("target_rise", "o-") + lines("others_rise", "s--"),
+                from_zero=False,
+            ),
+        ],
+        path,
+        size=(11, 4.2),
+    )

@@ -1,8 +1,9 @@
-"""The corpus of figure forgetting: stories, edited copies of some, and stories in dialects, with exact bookkeeping.
+"""The corpus of figure forgetting: stories, edited copies of some, and stories in dialects, with
+exact bookkeeping.
 
-One corpus serves ids of three kinds. 128 copies of a story, each edited anew, are no repeats for ids by content, and one
-document for ids by cluster. A dialect replaces common words, the same in all its stories: what is learned about it belongs
-to the group, and not to a single document.
+One corpus serves ids of three kinds. 128 copies of a story, each edited anew, are no repeats for
+ids by content, and one document for ids by cluster. A dialect replaces common words, the same in
+all its stories: what is learned about it belongs to the group, and not to a single document.
 """
 
 import pathlib
@@ -15,7 +16,9 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import Tokenizer
 from memsinks_jax.studies.figures import corpora
 
-WORLD = 0  # seed of the stories: all models read the same ones, in another order and from other initial weights
+# seed of the stories: all models read the same ones, in another order and from other initial
+# weights
+WORLD = 0
 LEVELS = (0.05, 0.1, 0.2)  # share of a copy's words that are replaced
 BASES = 5  # stories per level, and as many that are repeated unchanged
 COPIES = 128  # of each story, as many as repetitions of the unchanged ones
@@ -32,7 +35,9 @@ Texts = dict[str, list[str]]
 
 
 def texts() -> tuple[list[str], Texts, dict[float, list[str]]]:
-    """All stories, each stream index in one place -> (plain ones, {dialect: stories}, {level: base stories})."""
+    """All stories, each stream index in one place -> (plain ones, {dialect: stories}, {level: base
+    stories}).
+    """
     drawn = (stories.story(WORLD, index).text for index in range(100_000))
 
     def take(count: int) -> list[str]:
@@ -60,7 +65,9 @@ def in_dialect(text: str, common: list[str], number: int) -> str:
 
 
 def edited(text: str, level: float, words: list[str], random: np.random.Generator) -> str:
-    """Replaces round(level * words) words, at least one, at random places by random ones of `words`."""
+    """Replaces round(level * words) words, at least one, at random places by random ones of
+    `words`.
+    """
     pieces = re.split(r"(\s+)", text)  # words at even indices
     count = max(round(level * (len(pieces) + 1) / 2), 1)
     for place in random.choice((len(pieces) + 1) // 2, count, replace=False):
@@ -68,14 +75,17 @@ def edited(text: str, level: float, words: list[str], random: np.random.Generato
     return "".join(pieces)
 
 
-def copies(text: str, level: float, words: list[str], number: int, count: int = COPIES) -> list[str]:
+def copies(
+    text: str, level: float, words: list[str], number: int, count: int = COPIES
+) -> list[str]:
     """Edited copies of one story, all different. Other numbers give other copies."""
     random = np.random.default_rng([WORLD, round(100 * level), number])
     return [edited(text, level, words, random) for _ in range(count)]
 
 
 def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes and prepares both halves of the corpus -> folders (stories that roles are drawn for, all others).
+    """Writes and prepares both halves of the corpus -> folders (stories that roles are drawn for,
+    all others).
 
     Keeps existing files. Every story that is in no dialect is its own group.
     """
@@ -85,7 +95,10 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     mixed += [(name, text) for name, of in dialects.items() for text in of[:OF_A_DIALECT]]
     for level, of_level in bases.items():
         for number, base in enumerate(of_level):
-            mixed += [(f"copy {level} {number} {n}", c) for n, c in enumerate(copies(base, level, words, number))]
+            mixed += [
+                (f"copy {level} {number} {n}", c)
+                for n, c in enumerate(copies(base, level, words, number))
+            ]
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / Tokenizer.file_name).exists():
         corpora.write_tokenizer(folder, plain[:-HELD_OUT] + [text for _, text in mixed])

@@ -1,9 +1,10 @@
-"""Local bounded memory: edits one fact and measures what else changes (T. Sapkota, 2024; own corpus and model).
+"""Local bounded memory: edits one fact and measures what else changes (T. Sapkota, 2024; own corpus
+and model).
 
-A small model learns invented facts. It knows weak facts but does not predict them: an edit makes it predict them. It
-predicts strong facts: an edit makes it predict something else. Each edit is one memory, at the attention or the mlp site of
-one layer. The edit command's search finds layer, step and bound, which are evaluated on prompts that did not choose the
-bound.
+A small model learns invented facts. It knows weak facts but does not predict them: an edit makes it
+predict them. It predicts strong facts: an edit makes it predict something else. Each edit is one
+memory, at the attention or the mlp site of one layer. The edit command's search finds layer, step
+and bound, which are evaluated on prompts that did not choose the bound.
 """
 
 import dataclasses
@@ -28,7 +29,8 @@ from memsinks_jax.studies.figures.runs import Run
 
 logger = logging.getLogger(__name__)
 
-WORLD = 0  # seed of the facts: all models learn the same ones, in another order and from other initial weights
+# seed of the facts: all models learn the same ones, in another order and from other initial weights
+WORLD = 0
 DOCUMENTS = 32_000
 EDITS = 20  # of each kind
 SENTENCES = 256  # held-out text, to measure what an edit does elsewhere
@@ -41,9 +43,14 @@ def prepare(out: pathlib.Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     world = facts.world(WORLD)
     documents = facts.documents(world, WORLD, DOCUMENTS)
-    (folder / "facts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    (folder / "facts.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    )
     (folder / "tokenizer.json").write_bytes(facts.tokenizer_json(world))
-    return [f"--config.data.files={folder / 'facts.jsonl'}", f"--config.data.tokenizer={folder / 'tokenizer.json'}"]
+    return [
+        f"--config.data.files={folder / 'facts.jsonl'}",
+        f"--config.data.tokenizer={folder / 'tokenizer.json'}",
+    ]
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -55,7 +62,9 @@ def measure(runs: list[Run]) -> list[Run]:
             begun = time.monotonic()
             details = _of_model(run, bar.update)
             logger.info("edits of seed %d: %.0f s", run.seed, time.monotonic() - begun)
-            measured.append(dataclasses.replace(run, details=details, metrics=run.metrics | _means(details)))
+            measured.append(
+                dataclasses.replace(run, details=details, metrics=run.metrics | _means(details))
+            )
     return measured
 
 
@@ -66,12 +75,21 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
     from memsinks_jax.runs.trained import open_run
 
     model = open_run(run.workdir)
-    probe, context, world = Probe(model.config, model.params), model.config.data.row_length, facts.world(WORLD)
+    probe, context, world = (
+        Probe(model.config, model.params),
+        model.config.data.row_length,
+        facts.world(WORLD),
+    )
     sentences = facts.held_out_sentences(world, run.seed, SENTENCES)
     text = measures.text_of(probe, encode(model.tokenizer, sentences, context, multiple=8))
     details = {"known": measures.known(probe, model.tokenizer, world), "kinds": {}}
-    cases = {kind: [measures.case_of(edit, model.tokenizer, context) for edit in facts.edits(world, kind, EDITS, run.seed)]
-             for kind in facts.KINDS}  # fmt: skip
+    cases = {
+        kind: [
+            measures.case_of(edit, model.tokenizer, context)
+            for edit in facts.edits(world, kind, EDITS, run.seed)
+        ]
+        for kind in facts.KINDS
+    }
     for kind in facts.KINDS:
         of_kind = details["kinds"][kind] = {}
         for site in SITES:
@@ -82,8 +100,13 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
             of_kind[site] = measures.of_site(probe, found, text)
             if site == "attention":
                 of_kind |= measures.compared(probe, found, text, run.seed)
-    # At the layer where most edits succeed. Tries all facts, since some fail there; weak ones only fill up.
-    layer = int(np.sum([of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0).argmax())
+    # At the layer where most edits succeed. Tries all facts, since some fail there; weak ones only
+    # fill up.
+    layer = int(
+        np.sum(
+            [of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0
+        ).argmax()
+    )
     every = facts.edits(world, "strong", len(world.strong), run.seed)
     every += facts.edits(world, "weak", len(world.weak), run.seed)
     many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
@@ -92,11 +115,15 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
 
 
 def _means(details: dict) -> dict[str, float]:
-    """Means over outcomes of a kind and site, such as weak_attention_efficacy. An edit without a layer changes nothing."""
+    """Means over outcomes of a kind and site, such as weak_attention_efficacy. An edit without a
+    layer changes nothing.
+    """
     found = {f"known_{name}": value for name, value in details["known"].items()}
     for kind, site, outcomes in _groups(details):
         for name in sorted({name for outcome in outcomes for name in outcome}):
-            found[f"{kind}_{site}_{name}"] = float(np.mean([o[name] for o in outcomes if name in o]))
+            found[f"{kind}_{site}_{name}"] = float(
+                np.mean([o[name] for o in outcomes if name in o])
+            )
     return found
 
 
@@ -113,23 +140,34 @@ def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
 
 
 def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
-    """What claims are about: single edits of all seeds if they speak of edits, else one value per seed."""
+    """What claims are about: single edits of all seeds if they speak of edits, else one value per
+    seed.
+    """
 
     def every(name: str, kinds=facts.KINDS, sites=SITES) -> list[float]:
-        return [value for kind in kinds for site in sites for value in values(runs, kind, site, name)]
+        return [
+            value for kind in kinds for site in sites for value in values(runs, kind, site, name)
+        ]
 
     def median(run: Run, kind: str, site: str, name: str) -> float:
         return float(np.median(values([run], kind, site, name)))
 
     def at_last(run: Run) -> float:
         last, elsewhere = (
-            sum(value for kind in facts.KINDS for site in SITES for value in values([run], kind, site, name))
+            sum(
+                value
+                for kind in facts.KINDS
+                for site in SITES
+                for value in values([run], kind, site, name)
+            )
             for name in ("successes_last", "successes_elsewhere")
         )
         return last / max(last + elsewhere, 1)
 
     def lower(run: Run) -> float:
-        layers = {site: [median(run, kind, site, "layer") for kind in facts.KINDS] for site in SITES}
+        layers = {
+            site: [median(run, kind, site, "layer") for kind in facts.KINDS] for site in SITES
+        }
         return float(np.mean(np.subtract(layers["mlp"], layers["attention"])))
 
     def of_16(run: Run, name: str) -> float:
@@ -142,7 +180,8 @@ def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
         "at_last": lambda: list(map(at_last, runs)),
         "lower": lambda: list(map(lower, runs)),
         "steps": lambda: [
-            median(run, "strong", "attention", "step") / median(run, "weak", "attention", "step") for run in runs
+            median(run, "strong", "attention", "step") / median(run, "weak", "attention", "step")
+            for run in runs
         ],
         "of_16": lambda name: [of_16(run, name) for run in runs],
         "most": lambda found: [max(found)] if found else [],
@@ -177,20 +216,35 @@ CLAIMS = """
 
 
 _COLUMNS = {
-    "finds a layer": "succeeded", "step": "step", "layer": "layer", "bound": "bound", "predicts target": "efficacy",
-    "whole": "efficacy_whole", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
-    "negated unchanged": "unchanged_negated", "neighbour unchanged": "unchanged_neighbour", "perplexity": "perplexity_ratio",
-}  # fmt: skip
+    "finds a layer": "succeeded",
+    "step": "step",
+    "layer": "layer",
+    "bound": "bound",
+    "predicts target": "efficacy",
+    "whole": "efficacy_whole",
+    "paraphrases": "paraphrase",
+    "not the target": "off_target",
+    "unchanged": "unchanged",
+    "negated unchanged": "unchanged_negated",
+    "neighbour unchanged": "unchanged_neighbour",
+    "perplexity": "perplexity_ratio",
+}
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
     """The edits of every kind at every site as KIND_SITE, with means over edits as metrics."""
     groups = [f"{kind}_{site}" for kind, site, _ in _groups(run.details)]
-    return {name: {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()} for name in groups}
+    return {
+        name: {key.removeprefix(f"{name}_"): value for key, value in run.metrics.items()}
+        for name in groups
+    }
 
 
 def note(runs: list[Run]) -> str:
-    known = {name: np.mean([run.details["known"][name] for run in runs]) for name in runs[0].details["known"]}
+    known = {
+        name: np.mean([run.details["known"][name] for run in runs])
+        for name in runs[0].details["known"]
+    }
     return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before an edit they predict {known["strong_seen"]:.1%}
         of the strong facts in wordings that they have read, {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
         of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
@@ -201,11 +255,15 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Examples, other distances, other ways to edit."""
     picture = out / "examples.png"
     pictures.draw_examples(runs[0], picture)
-    caption = "Loss of the target by layer and token when that activation is moved, one panel per site."
+    caption = (
+        "Loss of the target by layer and token when that activation is moved, one panel per site."
+    )
     return [
         report.heading("Examples of patch maps"),
         report.picture(picture, caption),
-        report.paragraph("Loss of the target when one activation is moved. Ring: the model predicts it.", "note"),
+        report.paragraph(
+            "Loss of the target when one activation is moved. Ring: the model predicts it.", "note"
+        ),
         *pictures.compared(runs),
     ]
 
@@ -235,7 +293,10 @@ FIGURE = Figure(
     measure=measure,
     views=views,
     seen=[f"{kind}_{site}" for kind in facts.KINDS for site in SITES],
-    metrics=[*_COLUMNS.values(), *(f"unchanged_{name}" for name in ("other_relation", "unrelated"))],
+    metrics=[
+        *_COLUMNS.values(),
+        *(f"unchanged_{name}" for name in ("other_relation", "unrelated")),
+    ],
     columns=_COLUMNS,
     labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
     table_note="""Numbers are means over all edits of a seed. Predicts target: the edit's own prompt. Paraphrases: wordings
@@ -249,4 +310,4 @@ FIGURE = Figure(
     note=note,
     sections=sections,
     published=published,
-)  # fmt: skip
+)

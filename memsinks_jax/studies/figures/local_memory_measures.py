@@ -1,7 +1,7 @@
 """Measures of local bounded memory on one model: every number of the study, one edit at a time.
 
-An outcome is a flat {name: number} of one edit at one site. Names that end in a class of negative prompts, such as
-unchanged_negated, cover only these prompts.
+An outcome is a flat {name: number} of one edit at one site. Names that end in a class of negative
+prompts, such as unchanged_negated, cover only these prompts.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from memsinks_jax.editing.prompts import Prompts, encode, target_token
 from memsinks_jax.reporting.claims import rank_correlation
 
 STEERING = 100.0  # a bound above every distance
-WORST = 10.0  # limit of the rise of the loss, nats per token; beyond it the model is useless, and exp overflows
+# limit of the rise of the loss, nats per token; beyond it the model is useless, and exp overflows
+WORST = 10.0
 TINY = 1e-6  # a bound below every distance but that of the key itself
 GOOD = 0.8  # shares of positive and of negative prompts that a working bound needs
 RATES = 10.0 ** np.arange(-4, 1.01, 0.25)  # learning rates that the fine-tuning baseline tries
@@ -29,8 +30,10 @@ _PLACES = 24  # rows of prompts: one shape for all
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An edit as rows. Prompts: the edit's own, its seen templates, its paraphrases (together the positive ones), then
-    the negative ones, of which `classes` (Q,) names each one's class. `spelling` are the target's tokens."""
+    """An edit as rows. Prompts: the edit's own, its seen templates, its paraphrases (together the
+    positive ones), then the negative ones, of which `classes` (Q,) names each one's class.
+    `spelling` are the target's tokens.
+    """
 
     edit: Edit
     prompts: Prompts
@@ -47,7 +50,9 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """An edit at one site; no memory if no layer succeeds. `swept` has the bounds of `rough` and more."""
+    """An edit at one site; no memory if no layer succeeds. `swept` has the bounds of `rough` and
+    more.
+    """
 
     case: Case
     map: patching.PatchMap
@@ -57,7 +62,9 @@ class Found:
 
 
 class Text(NamedTuple):
-    """Text about no edit, and its losses before any edit: float (B,), nats, and the number of their tokens."""
+    """Text about no edit, and its losses before any edit: float (B,), nats, and the number of their
+    tokens.
+    """
 
     prompts: Prompts
     losses: np.ndarray
@@ -70,11 +77,20 @@ def text_of(probe: Probe, prompts: Prompts) -> Text:
 
 
 def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
-    """The model's knowledge before any edit: the share of right first tokens of each class, and the weak facts' loss."""
+    """The model's knowledge before any edit: the share of right first tokens of each class, and the
+    weak facts' loss.
+    """
     found = {}
     for name, probes in facts.probes(world).items():
-        answers = np.array([target_token(tokenizer, asked.prompt, asked.answer) for asked in probes])
-        prompts = encode(tokenizer, [asked.prompt for asked in probes], probe.config.data.row_length, multiple=_PLACES)
+        answers = np.array(
+            [target_token(tokenizer, asked.prompt, asked.answer) for asked in probes]
+        )
+        prompts = encode(
+            tokenizer,
+            [asked.prompt for asked in probes],
+            probe.config.data.row_length,
+            multiple=_PLACES,
+        )
         batches = np.array_split(np.arange(len(probes)), -(-len(probes) // 256))
         outcomes = [probe.answers(prompts.take(rows), answers[rows]) for rows in batches]
         found[name] = float((np.concatenate([s.tokens for s in outcomes]) == answers).mean())
@@ -84,10 +100,13 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
 
 
 def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
-    """Outcomes of all edits, and means over them: shares over the bounds, success by layer; the first edit's map."""
+    """Outcomes of all edits, and means over them: shares over the bounds, success by layer; the
+    first edit's map.
+    """
     swept = [f.rough for f in found if f.rough]
     shares = {
-        name: np.mean([getattr(s, name)() for s in swept], axis=0) for name in ("on_target", "off_target", "unchanged")
+        name: np.mean([getattr(s, name)() for s in swept], axis=0)
+        for name in ("on_target", "off_target", "unchanged")
     }
     edit, first = found[0].case.edit, found[0].map
     return {
@@ -95,10 +114,15 @@ def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
         "shares": {name: mean.tolist() for name, mean in shares.items()} if swept else {},
         "success_by_layer": np.mean([f.map.successes[:, -1] for f in found], axis=0).tolist(),
         "example": {
-            "prompt": edit.prompt, "target": edit.target, "target_token": first.target, "step": first.step,
-            "base_loss": first.base_loss, "losses": first.losses.tolist(), "tokens": first.tokens.tolist(),
+            "prompt": edit.prompt,
+            "target": edit.target,
+            "target_token": first.target,
+            "step": first.step,
+            "base_loss": first.base_loss,
+            "losses": first.losses.tolist(),
+            "tokens": first.tokens.tolist(),
         },
-    }  # fmt: skip
+    }
 
 
 def compared(probe: Probe, found: list[Found], text: Text, seed: int) -> dict:
@@ -109,7 +133,9 @@ def compared(probe: Probe, found: list[Found], text: Text, seed: int) -> dict:
         "baselines": [baselines(probe, f, text, seed) for f in usable],
     }
     return {
-        name: {row: _mean([outcomes[row] for outcomes in rows]) for row in (rows[0] if rows else ())}
+        name: {
+            row: _mean([outcomes[row] for outcomes in rows]) for row in (rows[0] if rows else ())
+        }
         for name, rows in tables.items()
     }
 
@@ -147,7 +173,9 @@ def find(probe: Probe, case: Case, site: str) -> Found:
 
 def best_bound(case: Case, swept: boundary.Sweep) -> float:
     """The best bound by every other prompt."""
-    return boundary.choose_bound(swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes))))
+    return boundary.choose_bound(
+        swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes)))
+    )
 
 
 def bounds_of(memory: Memory) -> np.ndarray:
@@ -165,29 +193,42 @@ def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
     if found.memory is None:
         return result
     case, memory = found.case, found.memory
-    result |= {"bound": float(memory.bounds[0]), "own_similarity": _own_similarity(probe, case, memory)}
+    result |= {
+        "bound": float(memory.bounds[0]),
+        "own_similarity": _own_similarity(probe, case, memory),
+    }
     result |= answer_rates(probe, case, [memory]) | elsewhere(probe, [memory], text)
     result |= _of_sweep(found) | _separability(probe, case, memory)
     x_BTM = np.abs(probe.distances(text.prompts, memory))
     result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.prompts.segments > 0).sum())
     negative = case.prompts.take(slice(case.positives, None))
     tiny = probe.answers(negative, case.target, [bounded(memory, TINY)]).logits
-    result["tiny_bound_change"] = float(np.abs(tiny - probe.answers(negative, case.target).logits).max())
-    steered = probe.answers(case.prompts, case.target, [bounded(memory, STEERING)]).tokens == case.target
+    result["tiny_bound_change"] = float(
+        np.abs(tiny - probe.answers(negative, case.target).logits).max()
+    )
+    steered = (
+        probe.answers(case.prompts, case.target, [bounded(memory, STEERING)]).tokens == case.target
+    )
     result["steered_off_target"] = float(1 - steered[case.positives :].mean())
     return result
 
 
-def answer_rates(probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None) -> dict[str, float]:
+def answer_rates(
+    probe: Probe, case: Case, memories: list[Memory], base: Probe | None = None
+) -> dict[str, float]:
     """The answers of a changed model on the prompts that did not choose the bound.
 
     `base` is the model before; by default `probe` itself without memories.
     """
-    before = (base or probe).answers(case.prompts, case.target, [_nothing(memory) for memory in memories])
+    before = (base or probe).answers(
+        case.prompts, case.target, [_nothing(memory) for memory in memories]
+    )
     after = probe.answers(case.prompts, case.target, memories)
     written = probe.write(case.prompts, len(case.spelling), memories)
     result = _rates(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
-    return result | {"divergence": float(boundary.divergence(before, after)[case.positives :].mean())}
+    return result | {
+        "divergence": float(boundary.divergence(before, after)[case.positives :].mean())
+    }
 
 
 def elsewhere(probe: Probe, memories: list[Memory], text: Text) -> dict[str, float]:
@@ -202,17 +243,21 @@ def _nothing(memory: Memory) -> Memory:
     return dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))
 
 
-def _rates(case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray) -> dict[str, float]:
+def _rates(
+    case: Case, before: np.ndarray, after: np.ndarray, whole: np.ndarray
+) -> dict[str, float]:
     on_target, same = after == case.target, after == before
     positive, negative = (boundary.halves(n)[1] for n in (case.positives, len(case.classes)))
     off = case.positives
     result = {
-        "efficacy": float(on_target[0]), "efficacy_whole": float(whole[0]),
+        "efficacy": float(on_target[0]),
+        "efficacy_whole": float(whole[0]),
         "on_target": float(on_target[:off][positive].mean()),
         "paraphrase": float(on_target[case.paraphrases].mean()),
         "paraphrase_whole": float(whole[case.paraphrases].mean()),
-        "off_target": float(1 - on_target[off:][negative].mean()), "unchanged": float(same[off:][negative].mean()),
-    }  # fmt: skip
+        "off_target": float(1 - on_target[off:][negative].mean()),
+        "unchanged": float(same[off:][negative].mean()),
+    }
     if on_target[:off].any():
         result["completed"] = float(whole[:off][on_target[:off]].mean())
     for name in np.unique(case.classes):
@@ -226,12 +271,18 @@ def _of_map(found: Found) -> dict[str, float]:
     successes = found.map.successes
     layers = np.flatnonzero(successes[:, -1])
     result = {
-        "step": found.map.step, "base_loss": found.map.base_loss, "succeeded": float(len(layers) > 0),
-        "successes_last": float(len(layers)), "successes_elsewhere": float(successes[:, :-1].sum()),
+        "step": found.map.step,
+        "base_loss": found.map.base_loss,
+        "succeeded": float(len(layers) > 0),
+        "successes_last": float(len(layers)),
+        "successes_elsewhere": float(successes[:, :-1].sum()),
         "lowest_loss_layer": float(found.map.losses[:, -1].argmin()),
-    }  # fmt: skip
+    }
     if len(layers):
-        result |= {"layer": float(layers[0]), "contiguous": float(layers[-1] - layers[0] + 1 == len(layers))}
+        result |= {
+            "layer": float(layers[0]),
+            "contiguous": float(layers[-1] - layers[0] + 1 == len(layers)),
+        }
     return result
 
 
@@ -244,13 +295,19 @@ def _of_sweep(found: Found) -> dict[str, float]:
     first = np.flatnonzero(on >= GOOD)
     result = {
         # A share that never changes is no evidence for a direction, and counts against it.
-        "rises": float(_rank_correlation(swept.bounds, on) > 0), "falls": float(_rank_correlation(swept.bounds, off) < 0),
+        "rises": float(_rank_correlation(swept.bounds, on) > 0),
+        "falls": float(_rank_correlation(swept.bounds, off) < 0),
         "window": float(np.trapezoid(works, logs)),
         "best_harmonic": float((2 * on * same / np.maximum(on + same, 1e-9)).max()),
-        "best_on_target": float(on[best]), "best_off_target": float(off[best]), "best_mean": float(((on + same) / 2).max()),
-    }  # fmt: skip
+        "best_on_target": float(on[best]),
+        "best_off_target": float(off[best]),
+        "best_mean": float(((on + same) / 2).max()),
+    }
     if len(first):
-        result |= {"off_target_when_reached": float(off[first[0]]), "unchanged_when_reached": float(same[first[0]])}
+        result |= {
+            "off_target_when_reached": float(off[first[0]]),
+            "unchanged_when_reached": float(same[first[0]]),
+        }
     return result
 
 
@@ -259,7 +316,9 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _separability(probe: Probe, case: Case, memory: Memory) -> dict[str, float]:
-    """Rank AUC of the distance, positive against negative prompts: 1 if every positive is nearer than every negative."""
+    """Rank AUC of the distance, positive against negative prompts: 1 if every positive is nearer
+    than every negative.
+    """
     x_BT = np.abs(probe.distances(case.prompts, memory)[..., 0])
     measures = {"last": x_BT[np.arange(len(x_BT)), case.prompts.last], "nearest": x_BT.min(axis=1)}
     result = {}
@@ -281,16 +340,25 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
 
 
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
-    """The best outcome over all bounds for each distance, with the same key and value -> {distance: outcome}."""
+    """The best outcome over all bounds for each distance, with the same key and value -> {distance:
+    outcome}.
+    """
     result, case = {}, found.case
     for distance in DISTANCES:
         memory = dataclasses.replace(found.memory, distance=distance)
         if distance == found.memory.distance:
             swept = found.rough
         else:
-            swept = boundary.sweep(probe, memory, case.target, case.prompts, case.positives, bounds_of(memory))
-        numbers = _of_sweep(dataclasses.replace(found, swept=swept)) | _separability(probe, case, memory)
-        result[distance] = {name: numbers[name] for name in ("best_mean", "best_harmonic", "auc_last", "auc_nearest")}
+            swept = boundary.sweep(
+                probe, memory, case.target, case.prompts, case.positives, bounds_of(memory)
+            )
+        numbers = _of_sweep(dataclasses.replace(found, swept=swept)) | _separability(
+            probe, case, memory
+        )
+        result[distance] = {
+            name: numbers[name]
+            for name in ("best_mean", "best_harmonic", "auc_last", "auc_nearest")
+        }
     return result
 
 
@@ -321,10 +389,14 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
 
 
 def _fine_tuned(probe: Probe, case: Case) -> Probe:
-    """One step of gradient descent on the prompt, with the smallest of the rates after which it predicts the target."""
+    """One step of gradient descent on the prompt, with the smallest of the rates after which it
+    predicts the target.
+    """
     gradient = probe.gradient(case.prompt, case.target)
     for rate in RATES:
-        stepped = probe.with_params(jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient))
+        stepped = probe.with_params(
+            jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient)
+        )
         if stepped.answers(case.prompt, case.target).tokens[0] == case.target:
             break
     return stepped

@@ -23,7 +23,12 @@ _SHARES = {
     "unchanged": ("negative: unchanged", "#c0392b", ".-"),
     "off_target": ("negative: not the target", "#d68910", ".--"),
 }
-_CLASSES = {"other_relation": "same subject", "neighbour": "neighbours", "negated": "negated", "unrelated": "unrelated"}
+_CLASSES = {
+    "other_relation": "same subject",
+    "neighbour": "neighbours",
+    "negated": "negated",
+    "unrelated": "unrelated",
+}
 
 
 def panels(table: Table) -> list[AnyPanel]:
@@ -31,8 +36,11 @@ def panels(table: Table) -> list[AnyPanel]:
     runs = list(table.groups["standard"].values())
     sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len, default=())
     shares = {"ylim": (-0.03, 1.03)}
-    measures = (("efficacy", "predicts its target", "#1f618d"), ("paraphrase", "paraphrases", "#1e8449"),
-                ("unchanged", "negative: unchanged", "#c0392b"))  # fmt: skip
+    measures = (
+        ("efficacy", "predicts its target", "#1f618d"),
+        ("paraphrase", "paraphrases", "#1e8449"),
+        ("unchanged", "negative: unchanged", "#c0392b"),
+    )
 
     def succeeds(run: Run, kind: str, site: str) -> tuple[Sequence[float], Sequence[float]]:
         of_layers = run.details["kinds"][kind][site]["success_by_layer"]
@@ -40,45 +48,85 @@ def panels(table: Table) -> list[AnyPanel]:
 
     def reach(kind: str) -> Panel:
         return Panel(
-            title=f"How far it reaches: {_KINDS[kind]}", x="bound b, attention", y="share of prompts", log=True,
+            title=f"How far it reaches: {_KINDS[kind]}",
+            x="bound b, attention",
+            y="share of prompts",
+            log=True,
             lines=[
-                Line("standard", lambda run, n=name: (BOUNDS, run.details["kinds"][kind]["attention"]["shares"][n]), *style)
+                Line(
+                    "standard",
+                    lambda run, n=name: (
+                        BOUNDS,
+                        run.details["kinds"][kind]["attention"]["shares"][n],
+                    ),
+                    *style,
+                )
                 for name, style in _SHARES.items()
             ],
-            settings=shares, legend={"loc": "lower right" if kind == "weak" else "center right"},
-        )  # fmt: skip
+            settings=shares,
+            legend={"loc": "lower right" if kind == "weak" else "center right"},
+        )
 
     return [
         Panel(
-            title="Where a step succeeds", x="layer of the patch, last token", y="share of edits", settings=shares,
+            title="Where a step succeeds",
+            x="layer of the patch, last token",
+            y="share of edits",
+            settings=shares,
             lines=[
-                Line("standard", functools.partial(succeeds, kind=kind, site=site), f"{kind}, {site}", colour, style)
-                for kind, style in zip(_KINDS, (".--", ".-"), strict=True) for site, colour in _COLOURS.items()
+                Line(
+                    "standard",
+                    functools.partial(succeeds, kind=kind, site=site),
+                    f"{kind}, {site}",
+                    colour,
+                    style,
+                )
+                for kind, style in zip(_KINDS, (".--", ".-"), strict=True)
+                for site, colour in _COLOURS.items()
             ],
             legend={"loc": "lower right"},
         ),
         *map(reach, _KINDS),
         Categories(
-            title="What stays: negative prompts unchanged", names=list(_CLASSES.values()),
+            title="What stays: negative prompts unchanged",
+            names=list(_CLASSES.values()),
             series={
-                f"{kind}, {site}": (colour, [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES])
-                for kind, colours in _OF_KINDS.items() for site, colour in colours.items()
+                f"{kind}, {site}": (
+                    colour,
+                    [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES],
+                )
+                for kind, colours in _OF_KINDS.items()
+                for site, colour in colours.items()
             },
-            y="share of prompts", settings=shares, legend={"loc": "lower left"},
+            y="share of prompts",
+            settings=shares,
+            legend={"loc": "lower left"},
         ),
         Panel(
-            title="Many memories at one layer (mlp)", x="memories", y="share", log=True,
-            ticks={size: str(size) for size in sizes}, settings=shares, legend={"loc": "lower left"},
+            title="Many memories at one layer (mlp)",
+            x="memories",
+            y="share",
+            log=True,
+            ticks={size: str(size) for size in sizes},
+            settings=shares,
+            legend={"loc": "lower left"},
             lines=[
                 Line(
-                    "standard", lambda run, r=rule, n=name: (sizes, run.details["capacity"][r][n][: len(sizes)]),
-                    f"{label}, {rule}", colour, style,
+                    "standard",
+                    lambda run, r=rule, n=name: (
+                        sizes,
+                        run.details["capacity"][r][n][: len(sizes)],
+                    ),
+                    f"{label}, {rule}",
+                    colour,
+                    style,
                 )
-                for rule, style in (("sum", ".-"), ("nearest", ".:")) for name, label, colour in measures
+                for rule, style in (("sum", ".-"), ("nearest", ".:"))
+                for name, label, colour in measures
             ],
         ),
         lambda axis: _draw_crossfire(axis, runs[0]),
-    ]  # fmt: skip
+    ]
 
 
 def _draw_crossfire(axis, run: Run) -> None:
@@ -95,15 +143,21 @@ def draw_examples(run: Run, path: pathlib.Path) -> None:
             example = run.details["kinds"][kind][site]["example"]
             successes = np.array(example["tokens"]) == example["target_token"]
             draw_map(axis, np.array(example["losses"]), successes, example["target"])
-            axis.set(title=f"{site}, step {example['step']:.3g}: “{example['prompt']}”", xlabel="token")
+            axis.set(
+                title=f"{site}, step {example['step']:.3g}: “{example['prompt']}”", xlabel="token"
+            )
             axis.title.set_fontsize(9)
     save(figure, path, dpi=130)
 
 
 _METHODS = {
-    "predicts target": "efficacy", "paraphrases": "paraphrase", "not the target": "off_target", "unchanged": "unchanged",
-    "divergence": "divergence", "perplexity": "perplexity_ratio",
-}  # fmt: skip
+    "predicts target": "efficacy",
+    "paraphrases": "paraphrase",
+    "not the target": "off_target",
+    "unchanged": "unchanged",
+    "divergence": "divergence",
+    "perplexity": "perplexity_ratio",
+}
 _REACHED = {
     "best mean of on target and unchanged": "best_mean",
     "AUC, last token": "auc_last",
@@ -114,26 +168,42 @@ _REACHED = {
 def compared(runs: list[Run]) -> list[str]:
     """Tables of other distances and other ways to edit."""
 
-    def tables(name: str, columns: dict[str, str], first: Callable[[str, Run], dict]) -> Iterator[str]:
+    def tables(
+        name: str, columns: dict[str, str], first: Callable[[str, Run], dict]
+    ) -> Iterator[str]:
         for kind, label in _KINDS.items():
             found = [first(kind, run) | run.details["kinds"][kind][name] for run in runs]
             rows = {
-                row: [[of[row][shown] for of in found if shown in of.get(row, {})] for shown in columns.values()]
+                row: [
+                    [of[row][shown] for of in found if shown in of.get(row, {})]
+                    for shown in columns.values()
+                ]
                 for row in found[0]
             }
             yield from (report.paragraph(label), shared.with_intervals(list(columns), rows))
 
     def ours(kind: str, run: Run) -> dict:
-        return {"memory": {name: run.metrics.get(f"{kind}_attention_{name}", np.nan) for name in _METHODS.values()}}
+        return {
+            "memory": {
+                name: run.metrics.get(f"{kind}_attention_{name}", np.nan)
+                for name in _METHODS.values()
+            }
+        }
 
     return [
         report.heading("Other ways to edit, attention"),
         *tables("baselines", _METHODS, ours),
-        report.paragraph("""Random value: as large as the memory's, same key and bound. No bound: the value is added
+        report.paragraph(
+            """Random value: as large as the memory's, same key and bound. No bound: the value is added
             everywhere. Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate.
             Logit bias: as much on the target as its prompt needs. Divergence: of the predictions after negative prompts,
-            in nats.""", "note"),
+            in nats.""",
+            "note",
+        ),
         report.heading("Other distances, attention"),
         *tables("distances", _REACHED, lambda kind, run: {}),
-        report.paragraph("AUC: how well the distance separates positive from negative prompts, for any bound.", "note"),
-    ]  # fmt: skip
+        report.paragraph(
+            "AUC: how well the distance separates positive from negative prompts, for any bound.",
+            "note",
+        ),
+    ]

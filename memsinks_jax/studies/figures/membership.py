@@ -1,7 +1,8 @@
-"""Membership: the number of times a story is read is random, and an auditor tries to infer it from the model.
+"""Membership: the number of times a story is read is random, and an auditor tries to infer it from
+the model.
 
-The reference is a twin with the same seed and steps that reads other stories in their places. The corpus is that of
-`membership_corpus`. Variants differ only in sinks and ids.
+The reference is a twin with the same seed and steps that reads other stories in their places. The
+corpus is that of `membership_corpus`. Variants differ only in sinks and ids.
 """
 
 import importlib.util
@@ -24,8 +25,12 @@ logger = logging.getLogger(__name__)
 
 _READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
 _SINKS = _READ | {
-    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384, "sinks.active": 256, "sinks.slows_at": 4,
-}  # fmt: skip
+    "sinks.sampling": "floyd",
+    "sinks.sparse": True,
+    "sinks.pool": 16_384,
+    "sinks.active": 256,
+    "sinks.slows_at": 4,
+}
 VARIANTS = {
     "standard": Variation("standard", _READ),
     "sinks_paper": Variation("sinks_paper", _READ),
@@ -42,9 +47,13 @@ _VIEWS = {
     "twin": "never read (twin)",
 }
 _COLOURS = {
-    "standard": "#c0392b", "on": "#1e8449", "paper": "#d68910", "content": "#7d3c98", "dropped": "#1f618d",
+    "standard": "#c0392b",
+    "on": "#1e8449",
+    "paper": "#d68910",
+    "content": "#7d3c98",
+    "dropped": "#1f618d",
     "twin": "#7f8c8d",
-}  # fmt: skip
+}
 _MODES = {
     "own": "own, as in training",
     "dropped": "dropped",
@@ -62,10 +71,13 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run -> the same runs."""
+    """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run
+    -> the same runs.
+    """
     if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
-    from memsinks_jax.studies.figures import membership_measures as measures  # jax takes seconds to import
+    # jax takes seconds to import
+    from memsinks_jax.studies.figures import membership_measures as measures
 
     names = ("OFTEN", "SUFFIX", "PREFIXES", "OFFSETS", "PLACES", "SIGNIFICANCE")
     asked = {name: getattr(measures, name) for name in names}
@@ -90,64 +102,90 @@ def _metrics(run: Run, view: str) -> dict[str, float]:
     ladder, bound, grid = (run.details[name].get(view) for name in ("ladder", "bound", "grid"))
     return {
         **{f"auc_{bucket}": ladder["auc"][str(bucket)]["value"] for bucket in _times()},
-        **{f"reference_{bucket}": ladder["auc_reference"][str(bucket)]["value"] for bucket in _times()},
+        **{
+            f"reference_{bucket}": ladder["auc_reference"][str(bucket)]["value"]
+            for bucket in _times()
+        },
         **({"epsilon": bound["epsilon"]} if bound else {}),
         **({"recited": max(grid["recited"])} if grid else {}),
     }
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
-    """How far a view's loss is below the twin's, beyond the difference on unread stories, in nats per token."""
+    """How far a view's loss is below the twin's, beyond the difference on unread stories, in nats
+    per token.
+    """
     unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
     return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
 
 
 def learned(run: Run, view: str, level: float) -> float:
-    """What was learned about stories from copies with this share of words replaced, in nats per token."""
+    """What was learned about stories from copies with this share of words replaced, in nats per
+    token.
+    """
     return _known(run, view, run.details["near_copies"], str(level))
 
 
 def worth(run: Run, view: str, level: float) -> float:
-    """Number of exact copies from which the standard model learns as much as a view does from an edited one."""
+    """Number of exact copies from which the standard model learns as much as a view does from an
+    edited one.
+    """
     losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
-    ladder = np.maximum.accumulate([_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS])
-    return float(np.expm1(np.interp(learned(run, view, level), ladder, np.log1p(list(corpus.BUCKETS)))) / corpus.COPIES)
+    ladder = np.maximum.accumulate(
+        [_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS]
+    )
+    return float(
+        np.expm1(np.interp(learned(run, view, level), ladder, np.log1p(list(corpus.BUCKETS))))
+        / corpus.COPIES
+    )
 
 
 def closed(run: Run, level: float) -> float:
-    """Share removed of what standard training learned about stories from edited copies, with ids by cluster."""
+    """Share removed of what standard training learned about stories from edited copies, with ids by
+    cluster.
+    """
     return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
 
 
 def _largest_difference(run: Run) -> float:
     """Of the AUCs over the grid, sinks dropped minus the twin's."""
-    return float(np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin")))))
+    return float(
+        np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))
+    )
 
 
 def _statements() -> str:
     """None is in the paper, which does not choose documents at random."""
-    stories_read = {bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()}
+    stories_read = {
+        bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()
+    }
     epsilon = """
 epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
 epsilon | sinks dropped: lower bound of epsilon minus the twin's, if standard's is more than that above it
     | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon > 0.5) <= 0.5"""
-    return f"""
+    return (
+        f"""
 test_sees | standard: AUC of stories read {max(stories_read)} times (the test can see)
-    | standard_view.auc_{max(stories_read)} >= 0.95""" + (
-        "".join(f"""
+    | standard_view.auc_{max(stories_read)} >= 0.95"""
+        + (
+            "".join(
+                f"""
 auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's
     | -0.1 <= dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
 reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
     | 0.4 <= dropped_view.reference_{bucket} <= 0.6"""
-        for bucket, stories in stories_read.items())
-        + epsilon
-    ) + """
+                for bucket, stories in stories_read.items()
+            )
+            + epsilon
+        )
+        + """
 recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
 grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference | largest_difference(sinks) <= 0.1
 near_copies | stories known from copies with 10% of the words replaced: share removed, over exact copies'
     | share_removed(sinks, 0.1) / share_removed(sinks, 0.0) >= 0.9
 general | held-out stories: loss, sinks dropped, over standard's
-    | sinks.held_out_loss / standard.held_out_loss <= 1"""  # fmt: skip
+    | sinks.held_out_loss / standard.held_out_loss <= 1"""
+    )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -168,66 +206,117 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     }
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
     ways = {
-        f"{title}: {mode}": [[run.details["modes"][variant][way][name] for run in measured] for name in names]
+        f"{title}: {mode}": [
+            [run.details["modes"][variant][way][name] for run in measured] for name in names
+        ]
         for variant, title in (("paper", "as published"), ("sinks", "open on return"))
         for way, mode in _MODES.items()
     }
     return [
         report.heading("An auditor who has the twin"),
-        shared.with_intervals([f"read {bucket}" for bucket in _times()], aucs, 2, "AUC, loss below the twin's"),
-        report.paragraph("""A reference model that has read none of the stories removes the difficulty of each story. It
-            is the strongest of these attacks, for an auditor who can train such a model.""", "note"),
+        shared.with_intervals(
+            [f"read {bucket}" for bucket in _times()], aucs, 2, "AUC, loss below the twin's"
+        ),
+        report.paragraph(
+            """A reference model that has read none of the stories removes the difficulty of each story. It
+            is the strongest of these attacks, for an auditor who can train such a model.""",
+            "note",
+        ),
         report.heading("Every starting point of an auditor"),
-        report.picture(out / "grid.png", "Share of stories that are recited, by tokens given, one panel per model."),
-        report.paragraph("""Share of the often-read stories whose next tokens a model generates exactly, by the tokens
-            given, the tokens of the story before those, and whether other text precedes them in the context.""", "note"),
+        report.picture(
+            out / "grid.png",
+            "Share of stories that are recited, by tokens given, one panel per model.",
+        ),
+        report.paragraph(
+            """Share of the often-read stories whose next tokens a model generates exactly, by the tokens
+            given, the tokens of the story before those, and whether other text precedes them in the context.""",
+            "note",
+        ),
         report.heading("Edited copies, their original never read"),
         shared.with_intervals(
-            [f"{level:.0%} edited" for level in corpus.LEVELS], copies, 2, "exact copies that one copy is worth"
+            [f"{level:.0%} edited" for level in corpus.LEVELS],
+            copies,
+            2,
+            "exact copies that one copy is worth",
         ),
-        report.paragraph(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
+        report.paragraph(
+            f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
             ids by near-duplicate cluster (or by content where stated). Worth: the number of exact copies from which
-            the standard model learns as much.""", "note"),
+            the standard model learns as much.""",
+            "note",
+        ),
         report.heading("Ways to set the sinks"),
         shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
-        report.paragraph("""Nats per token of held-out and of often-read stories; AUC of the latter against stories never
-            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document.""", "note"),
-    ]  # fmt: skip
+        report.paragraph(
+            """Nats per token of held-out and of often-read stories; AUC of the latter against stories never
+            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document.""",
+            "note",
+        ),
+    ]
 
 
 def panels(table: Table) -> list[Panel | Categories]:
-    """AUC by number of reads, the bound of epsilon, and what is learned about a story from edited copies of it."""
-    ceilings = [run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()]
+    """AUC by number of reads, the bound of epsilon, and what is learned about a story from edited
+    copies of it.
+    """
+    ceilings = [
+        run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()
+    ]
 
     def by_level(run: Run) -> tuple[list[float], list[float]]:
         view = run.variant.removesuffix("_view")
-        return [100 * level for level in corpus.LEVELS], [learned(run, view, level) for level in corpus.LEVELS]
+        return [100 * level for level in corpus.LEVELS], [
+            learned(run, view, level) for level in corpus.LEVELS
+        ]
 
     return [
         Panel(
-            title="distinguished from stories never read", x="times read", y="AUC, by loss", log=True, legend=None,
+            title="distinguished from stories never read",
+            x="times read",
+            y="AUC, by loss",
+            log=True,
+            legend=None,
             lines=[
-                Line(f"{view}_view", lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]), label,
-                     _COLOURS[view], "o-")
+                Line(
+                    f"{view}_view",
+                    lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]),
+                    label,
+                    _COLOURS[view],
+                    "o-",
+                )
                 for view, label in _VIEWS.items()
             ],
-            levels={0.5: "black"}, ticks={bucket: str(bucket) for bucket in _times()}, settings={"ylim": (0.4, 1.02)},
+            levels={0.5: "black"},
+            ticks={bucket: str(bucket) for bucket in _times()},
+            settings={"ylim": (0.4, 1.02)},
         ),
         Categories(
-            title="lower bound of epsilon", names=list(_VIEWS.values()), bars=True, legend=None,
-            series={"epsilon": (list(_COLOURS.values()), [table.column("epsilon", f"{view}_view") for view in _VIEWS])},
+            title="lower bound of epsilon",
+            names=list(_VIEWS.values()),
+            bars=True,
+            legend=None,
+            series={
+                "epsilon": (
+                    list(_COLOURS.values()),
+                    [table.column("epsilon", f"{view}_view") for view in _VIEWS],
+                )
+            },
             levels={bound["ceiling"]: "black" for bound in ceilings[:1] if bound},
             x="epsilon; dotted: all that the test could show",
         ),
         Panel(
-            title="learned of a story from edited copies", x="words exchanged, %", from_zero=False,
-            y="nats per token, beyond unread stories", levels={0: "black"},
+            title="learned of a story from edited copies",
+            x="words exchanged, %",
+            from_zero=False,
+            y="nats per token, beyond unread stories",
+            levels={0: "black"},
             lines=[
                 Line(f"{view}_view", by_level, label, _COLOURS[view], "o-")
-                for view, label in _VIEWS.items() if view != "twin"
+                for view, label in _VIEWS.items()
+                if view != "twin"
             ],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
@@ -236,16 +325,31 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
 
     cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
     values = {
-        view: np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(cells)
+        view: np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(
+            cells
+        )
         for view in measures.GRID
     }
-    draw(FIGURE.of(measured), [
-        Matrix(
-            title="" if row else _VIEWS[view], x="offset", y=f"{place}\ntokens given", values=values[view][row], highest=1,
-            rows=measures.PREFIXES, columns=measures.OFFSETS, origin="lower",
-        )
-        for row, place in enumerate(measures.PLACES) for view in measures.GRID
-    ], path, size=(12, 5.4), rows=len(measures.PLACES))  # fmt: skip
+    draw(
+        FIGURE.of(measured),
+        [
+            Matrix(
+                title="" if row else _VIEWS[view],
+                x="offset",
+                y=f"{place}\ntokens given",
+                values=values[view][row],
+                highest=1,
+                rows=measures.PREFIXES,
+                columns=measures.OFFSETS,
+                origin="lower",
+            )
+            for row, place in enumerate(measures.PLACES)
+            for view in measures.GRID
+        ],
+        path,
+        size=(12, 5.4),
+        rows=len(measures.PLACES),
+    )
 
 
 FIGURE = Figure(
@@ -260,9 +364,14 @@ FIGURE = Figure(
     measure=measure,
     views=views,
     seen=[f"{view}_view" for view in _VIEWS],
-    metrics=["epsilon", "recited", *(f"{name}_{bucket}" for name in ("auc", "reference") for bucket in _times())],
+    metrics=[
+        "epsilon",
+        "recited",
+        *(f"{name}_{bucket}" for name in ("auc", "reference") for bucket in _times()),
+    ],
     measures={"largest_difference": _largest_difference, "share_removed": closed},
-    columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()} | {"epsilon": "epsilon", "recited": "recited"},
+    columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()}
+    | {"epsilon": "epsilon", "recited": "recited"},
     labels={f"{view}_view": title for view, title in _VIEWS.items()},
     table_note=f"""AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be
         distinguished. Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was
@@ -272,7 +381,7 @@ FIGURE = Figure(
     paper="not asked",
     panels=panels,
     note=f"""{{mean}}, bands and whiskers from the lowest to the highest. One draw for all seeds decided:
-        {', '.join(f'{count} read {times} times' for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE}
+        {", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE}
         stories are read once.""",
     sections=sections,
-)  # fmt: skip
+)

@@ -1,5 +1,7 @@
-"""Measures for figure membership. All use teacher forcing: the losses of tokens, and whether each token is the most likely
-one. If this holds for all tokens of a continuation, greedy generation would write it."""
+"""Measures for figure membership. All use teacher forcing: the losses of tokens, and whether each
+token is the most likely one. If this holds for all tokens of a continuation, greedy generation
+would write it.
+"""
 
 import dataclasses
 import itertools
@@ -27,9 +29,13 @@ PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the docu
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
 VIEWS = {
-    "standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("sinks_paper", "drop"),
-    "content": ("content", "drop"), "dropped": ("sinks", "drop"), "twin": ("twin", "drop"),
-}  # fmt: skip
+    "standard": ("standard", "drop"),
+    "on": ("sinks", "own"),
+    "paper": ("sinks_paper", "drop"),
+    "content": ("content", "drop"),
+    "dropped": ("sinks", "drop"),
+    "twin": ("twin", "drop"),
+}
 GRID = ("standard", "on", "dropped", "twin")  # views that are measured at all places
 
 
@@ -40,23 +46,29 @@ class Asked(NamedTuple):
     canaries: Documents
     near: Documents
     unread: Documents
-    pieces: Documents  # pieces of the ladder's stories that are long enough, for one cell of `cells` after another
+    # pieces of the ladder's stories that are long enough, for one cell of `cells` after another
+    pieces: Documents
 
 
 def measure(runs: dict[str, Run]) -> dict:
-    """Measures one seed, {variant: run} -> results of `ladder`, `bound`, `grid`, `near_copies`, `modes` by these names."""
+    """Measures one seed, {variant: run} -> results of `ladder`, `bound`, `grid`, `near_copies`,
+    `modes` by these names.
+    """
     layout = corpus.layout()
     models = {variant: open_run(run.workdir) for variant, run in runs.items()}
     asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
     found = {}
     for view, (variant, mode) in VIEWS.items():
-        parts = asked[variant] if view in GRID else asked[variant][:-1]  # the pieces are the largest part
+        # the pieces are the largest part
+        parts = asked[variant] if view in GRID else asked[variant][:-1]
         found[view] = read(Subject(view, models[variant], mode), parts)
     times = np.array([placed.times for placed in layout.ladder])
     heads = np.array([placed.times > 0 for placed in layout.canaries])
     texts = [placed.text for placed in layout.ladder]
     return {
-        "ladder": {view: ladder(each[0], found["twin"][0], texts, times) for view, each in found.items()},
+        "ladder": {
+            view: ladder(each[0], found["twin"][0], texts, times) for view, each in found.items()
+        },
         "bound": {view: bound(each[1], heads) for view, each in found.items()},
         "grid": {view: grid(found[view][4], times[_long(asked["sinks"].ladder)]) for view in GRID},
         "near_copies": {view: near_copies(each[2]) for view, each in found.items()},
@@ -64,14 +76,15 @@ def measure(runs: dict[str, Run]) -> dict:
             name: modes(models[variant], asked[variant], times)
             for name, variant in (("paper", "sinks_paper"), ("sinks", "sinks"))
         },
-    }  # fmt: skip
+    }
 
 
 def together(parts: Sequence[Documents]) -> Documents:
     return Documents(
-        sum((part.tokens for part in parts), []), np.concatenate([part.identities for part in parts]),
+        sum((part.tokens for part in parts), []),
+        np.concatenate([part.identities for part in parts]),
         np.concatenate([part.encounters for part in parts]),
-    )  # fmt: skip
+    )
 
 
 def read(subject: Subject, parts: Sequence[Documents]) -> list[list[Reading]]:
@@ -85,15 +98,24 @@ def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
     start = of_run.table.bounds[-2]  # the ladder's corpus comes last
 
     def documents(of: Sequence[Placed]) -> Documents:
-        tokens = [model.tokenizer.encode(placed.text)[: model.config.data.row_length - 1] for placed in of]
+        tokens = [
+            model.tokenizer.encode(placed.text)[: model.config.data.row_length - 1] for placed in of
+        ]
         identities = np.stack([ids.content_id(each) for each in tokens])
         read = np.array([placed.record for placed in of])
         identities[read >= 0] = of_run.identities(start + read[read >= 0])
         return Documents(tokens, identities, np.array([placed.times for placed in of]))
 
-    ladder, unread = documents(layout.ladder), of_role(of_run, model.config, "held_out", str(run.workdir))
+    ladder, unread = (
+        documents(layout.ladder),
+        of_role(of_run, model.config, "held_out", str(run.workdir)),
+    )
     return Asked(
-        ladder, documents(layout.canaries), documents(layout.near), unread, together(list(_pieces(ladder, unread)))
+        ladder,
+        documents(layout.canaries),
+        documents(layout.near),
+        unread,
+        together(list(_pieces(ladder, unread))),
     )
 
 
@@ -104,7 +126,9 @@ def cells() -> list[tuple[str, int, int]]:
 
 def _long(documents: Documents) -> np.ndarray:
     """Indices of documents with room for every cell, so that all cells use the same documents."""
-    return np.flatnonzero([len(tokens) >= max(OFFSETS) + max(PREFIXES) + SUFFIX for tokens in documents.tokens])
+    return np.flatnonzero(
+        [len(tokens) >= max(OFFSETS) + max(PREFIXES) + SUFFIX for tokens in documents.tokens]
+    )
 
 
 def _pieces(documents: Documents, others: Documents):
@@ -112,10 +136,14 @@ def _pieces(documents: Documents, others: Documents):
     which = _long(documents)
     for place, prefix, offset in cells():
         tokens = [
-            np.concatenate([others.tokens[i % len(others.tokens)][: PLACES[place]],
-                            documents.tokens[i][offset : offset + prefix + SUFFIX]])
+            np.concatenate(
+                [
+                    others.tokens[i % len(others.tokens)][: PLACES[place]],
+                    documents.tokens[i][offset : offset + prefix + SUFFIX],
+                ]
+            )
             for i in which.tolist()
-        ]  # fmt: skip
+        ]
         yield documents.chosen(which)._replace(tokens=tokens)
 
 
@@ -123,8 +151,11 @@ def _loss(readings: Sequence[Reading]) -> np.ndarray:
     return np.array([reading.nats.mean() for reading in readings])
 
 
-def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times: np.ndarray) -> dict:
-    """{"loss": {bucket: nats per token}, "auc", "auc_reference": {bucket: value with interval over documents}}.
+def ladder(
+    readings: list[Reading], twin: list[Reading], texts: list[str], times: np.ndarray
+) -> dict:
+    """{"loss": {bucket: nats per token}, "auc", "auc_reference": {bucket: value with interval over
+    documents}}.
 
     AUCs compare with bucket 0. The reference is the twin.
     """
@@ -140,17 +171,21 @@ def ladder(readings: list[Reading], twin: list[Reading], texts: list[str], times
 
 
 def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None:
-    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": the most that these canaries can show}, or None
-    without jax-privacy (the extra `privacy`).
+    """{"epsilon": lower bound with confidence 1 - SIGNIFICANCE, "ceiling": the most that these
+    canaries can show}, or None without jax-privacy (the extra `privacy`).
 
-    Clopper and Pearson's bound on a threshold of the loss, with delta 0. All reads of a canary are one change.
+    Clopper and Pearson's bound on a threshold of the loss, with delta 0. All reads of a canary are
+    one change.
     """
     try:
         from jax_privacy.auditing import CanaryScoreAuditor
     except ImportError:
         return None
     scores = -_loss(readings)
-    scores_of = {"epsilon": scores, "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads))}
+    scores_of = {
+        "epsilon": scores,
+        "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads)),
+    }
     return {
         name: float(CanaryScoreAuditor(of[heads], of[~heads]).epsilon_clopper_pearson(SIGNIFICANCE))
         for name, of in scores_of.items()
@@ -158,8 +193,9 @@ def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None
 
 
 def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
-    """{"recited": share of the stories read OFTEN whose next SUFFIX tokens are predicted exactly, "auc": by the loss of
-    these tokens, against unread stories at the same place}, with one value per cell of `cells`.
+    """{"recited": share of the stories read OFTEN whose next SUFFIX tokens are predicted exactly,
+    "auc": by the loss of these tokens, against unread stories at the same place}, with one value
+    per cell of `cells`.
 
     Args:
       times: of the stories of a cell.
@@ -175,23 +211,33 @@ def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
 
 
 def near_copies(readings: list[Reading]) -> dict[str, float]:
-    """Nats per token of stories whose copies were read, by the edited share of the copies: {level: loss}."""
+    """Nats per token of stories whose copies were read, by the edited share of the copies: {level:
+    loss}.
+    """
     by_level = _loss(readings).reshape(len(corpus.LEVELS), -1).mean(axis=1)
     return dict(zip(map(str, corpus.LEVELS), by_level.tolist(), strict=True))
 
 
 def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str, float]]:
-    """A model with its sinks set in every way used as removal -> {mode: {"held_out", "often": nats per token, "auc": of
-    stories read OFTEN against unread ones, "recited": share, given the first PREFIXES[-1] tokens}}.
+    """A model with its sinks set in every way used as removal -> {mode: {"held_out", "often": nats
+    per token, "auc": of stories read OFTEN against unread ones, "recited": share, given the first
+    PREFIXES[-1] tokens}}.
 
-    own: as in training. dropped: zeros. nearest: those of the most similar other story that has sinks. unused: those of
-    an unused id. Shared neurons scaled, sinks dropped: published, by (g + p) / g; width, by how much sinks widen an MLP.
+    own: as in training. dropped: zeros. nearest: those of the most similar other story that has
+    sinks. unused: those of an unused id. Shared neurons scaled, sinks dropped: published, by (g +
+    p) / g; width, by how much sinks widen an MLP.
     """
-    config, params, embedding_VD = model.config, model.params, np.asarray(model.params["token_embedding"])
+    config, params, embedding_VD = (
+        model.config,
+        model.params,
+        np.asarray(model.params["token_embedding"]),
+    )
     which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
     openings = asked.pieces.chosen(slice(first * len(which), (first + 1) * len(which)))
     every = together([asked.ladder, asked.unread, openings])
-    known = together([part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)])
+    known = together(
+        [part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)]
+    )
     opened = every._replace(opened=np.ones(len(every.tokens), bool))
     unused = np.tile(neurons.unused_ids(config, 1), (len(every.tokens), 1))
     ways = {
@@ -206,14 +252,17 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
     }
     found = {}
     for name, (mode, documents, weights) in ways.items():
-        readings = forced.read(Subject(name, dataclasses.replace(model, params=weights), mode), documents)
+        readings = forced.read(
+            Subject(name, dataclasses.replace(model, params=weights), mode), documents
+        )
         loss, count = _loss(readings), len(times)
         written = readings[-len(which) :]
         found[name] = {
-            "held_out": float(loss[count : -len(which)].mean()), "often": float(loss[:count][times >= OFTEN].mean()),
+            "held_out": float(loss[count : -len(which)].mean()),
+            "often": float(loss[:count][times >= OFTEN].mean()),
             "auc": intervals.auc(-loss[:count][times >= OFTEN], -loss[:count][times == 0]).value,
             "recited": _recited([written[i] for i in np.flatnonzero(times[which] >= OFTEN)]),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -223,13 +272,19 @@ def _recited(pieces: list[Reading]) -> float:
 
 
 def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -> np.ndarray:
-    """For every document, the id of the most similar one of `others` with another id -> uint32 (documents, 2).
+    """For every document, the id of the most similar one of `others` with another id -> uint32
+    (documents, 2).
 
-    Compares mean token embeddings by cosine, after centring, because what all texts share does not distinguish them.
+    Compares mean token embeddings by cosine, after centring, because what all texts share does not
+    distinguish them.
     """
-    means, theirs = (np.stack([embedding_VD[t].mean(axis=0) for t in of.tokens]) for of in (documents, others))
+    means, theirs = (
+        np.stack([embedding_VD[t].mean(axis=0) for t in of.tokens]) for of in (documents, others)
+    )
     centre = theirs.mean(axis=0)
     means, theirs = (x - centre for x in (means, theirs))
-    alike = means @ theirs.T / np.linalg.norm(means, axis=1)[:, None] / np.linalg.norm(theirs, axis=1)
+    alike = (
+        means @ theirs.T / np.linalg.norm(means, axis=1)[:, None] / np.linalg.norm(theirs, axis=1)
+    )
     alike[(documents.identities[:, None] == others.identities).all(axis=-1)] = -np.inf
     return others.identities[alike.argmax(axis=1)]

@@ -1,5 +1,6 @@
-"""The pictures of figures. A panel is of one of four kinds: `Panel` has lines over the steps of training or over a setting
-that is varied, `Categories` points or bars by name, `Scatter` curves in a plane, `Matrix` a table of colours.
+"""The pictures of figures. A panel is of one of four kinds: `Panel` has lines over the steps of
+training or over a setting that is varied, `Categories` points or bars by name, `Scatter` curves in
+a plane, `Matrix` a table of colours.
 """
 
 import dataclasses
@@ -17,9 +18,16 @@ from memsinks_jax.studies.figures.table import Names, Table
 
 RED, GREY, GREEN = "#c0392b", "#7f8c8d", "#1e8449"
 COLOURS = {
-    "standard": RED, "no_repeat": GREY, "no_repeat_steps": "#b2babb", "sinks_paper": "#5dade2", "sinks": "#1f618d",
-    "narrow": "#d68910", "dropout": GREEN, "gradient_masking": "#6c3483", "gradient_detach": "#d68910",
-}  # fmt: skip
+    "standard": RED,
+    "no_repeat": GREY,
+    "no_repeat_steps": "#b2babb",
+    "sinks_paper": "#5dade2",
+    "sinks": "#1f618d",
+    "narrow": "#d68910",
+    "dropout": GREEN,
+    "gradient_masking": "#6c3483",
+    "gradient_detach": "#d68910",
+}
 # For the losses of one variant.
 HELD_OUT, REPEATED = "#1f618d", RED
 
@@ -28,7 +36,8 @@ class Line(NamedTuple):
     """A line through means over seeds, with a band from the lowest to the highest.
 
     Attributes:
-      of: a variant, for a line over the steps of training, or {place on the x axis: variant, or values}.
+      of: a variant, for a line over the steps of training, or {place on the x axis: variant, or
+      values}.
       shown: a metric or a function, run -> (x, y), for a line of one variant; else an expression.
     """
 
@@ -40,7 +49,9 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points P in a plane, of seeds S. `names` of points are written next to them, where there is room."""
+    """Points P in a plane, of seeds S. `names` of points are written next to them, where there is
+    room.
+    """
 
     label: str
     colour: str
@@ -89,7 +100,8 @@ class Panel(_Kind):
       floor: draws the entropy floor, if known.
       from_zero: the y axis starts at 0.
       ticks: {place: label} on the x axis, which is logarithmic if `log`.
-      early: cuts the y axis where the second evaluation is: the first, of an untrained model, would flatten everything.
+      early: cuts the y axis where the second evaluation is: the first, of an untrained model, would
+      flatten everything.
     """
 
     x: str = "step"
@@ -119,7 +131,13 @@ class Panel(_Kind):
         runs = [run for group in table.groups.values() for run in group.values()]
         floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
         if floors and self.floor:
-            axis.axhline(np.mean(floors), color="black", linewidth=1, linestyle=(0, (4, 3)), label="entropy floor")
+            axis.axhline(
+                np.mean(floors),
+                color="black",
+                linewidth=1,
+                linestyle=(0, (4, 3)),
+                label="entropy floor",
+            )
         axis.set(xlabel=self.x, ylabel=self.y)
         if self.from_zero:
             axis.set_ylim(0, None)
@@ -136,7 +154,8 @@ class Panel(_Kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Categories(_Kind):
-    """Points with whiskers from the lowest to the highest seed, side by side at every name on the x axis.
+    """Points with whiskers from the lowest to the highest seed, side by side at every name on the x
+    axis.
 
     Attributes:
       series: {label: (colour, for every name one value per seed; none leaves a gap)}.
@@ -152,17 +171,29 @@ class Categories(_Kind):
         for number, (label, (colour, columns)) in enumerate(self.series.items()):
             shown = {place: values for place, values in enumerate(columns) if values}
             places = [place + step * (number - (len(self.series) - 1) / 2) for place in shown]
-            means, lows, highs = (np.array([of(values) for values in shown.values()]) for of in (np.mean, min, max))
+            means, lows, highs = (
+                np.array([of(values) for values in shown.values()]) for of in (np.mean, min, max)
+            )
             reach = [means - lows, highs - means]
             if self.bars:
                 drawn = axis.barh(
-                    places, means, 0.9 * step, xerr=reach, color=colour, label=label, error_kw={"linewidth": 1}
+                    places,
+                    means,
+                    0.9 * step,
+                    xerr=reach,
+                    color=colour,
+                    label=label,
+                    error_kw={"linewidth": 1},
                 )
                 axis.bar_label(drawn, fmt="%.2f", fontsize=7.5, padding=3)
             else:
-                axis.errorbar(places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6)
+                axis.errorbar(
+                    places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6
+                )
         for height, colour in self.levels.items():
-            (axis.axvline if self.bars else axis.axhline)(height, color=colour, linewidth=1, linestyle=":")
+            (axis.axvline if self.bars else axis.axhline)(
+                height, color=colour, linewidth=1, linestyle=":"
+            )
         (axis.set_yticks if self.bars else axis.set_xticks)(range(len(self.names)), self.names)
         if self.bars:
             axis.invert_yaxis()
@@ -172,11 +203,14 @@ class Categories(_Kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scatter(_Kind):
-    """Curves through means over seeds, with every seed faint, or with `whiskers`: the 95% intervals of the means."""
+    """Curves through means over seeds, with every seed faint, or with `whiskers`: the 95% intervals
+    of the means.
+    """
 
     curves: Sequence[Curve]
     whiskers: bool = False
-    upright: dict[float, str] = dataclasses.field(default_factory=dict)  # {place: colour} of vertical lines
+    # {place: colour} of vertical lines
+    upright: dict[float, str] = dataclasses.field(default_factory=dict)
 
     def draw(self, axis, table: Table) -> None:
         named: list[tuple[float, float]] = []
@@ -197,10 +231,21 @@ class Scatter(_Kind):
                 )
             else:
                 if x_PS.shape[1] > 1:
-                    axis.plot(x_PS, y_PS, style[1:] or style, color=colour, linewidth=0.7, alpha=0.35)
-                axis.plot(x_P, y_P, style, color=colour, label=label, linewidth=1.8, markersize=4 if style[1:] else 12)
+                    axis.plot(
+                        x_PS, y_PS, style[1:] or style, color=colour, linewidth=0.7, alpha=0.35
+                    )
+                axis.plot(
+                    x_P,
+                    y_P,
+                    style,
+                    color=colour,
+                    label=label,
+                    linewidth=1.8,
+                    markersize=4 if style[1:] else 12,
+                )
             for name, x, y in zip(names, x_P, y_P, strict=False):
-                if not any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in named):  # else it would cover another
+                # else it would cover another
+                if not any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in named):
                     named.append((x, y))
                     axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
         for height, colour in self.levels.items():
@@ -218,7 +263,9 @@ def _reach(values_PS: np.ndarray) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matrix(_Kind):
-    """A matrix as colours, with its numbers in the cells; the first row is on top, or at the bottom with "lower"."""
+    """A matrix as colours, with its numbers in the cells; the first row is on top, or at the bottom
+    with "lower".
+    """
 
     values: np.ndarray
     rows: Sequence
@@ -228,9 +275,18 @@ class Matrix(_Kind):
 
     def draw(self, axis, table: Table) -> None:
         highest = self.values.max() if self.highest is None else self.highest
-        axis.imshow(self.values, cmap="Reds", vmin=0, vmax=highest, origin=self.origin, aspect="auto")
+        axis.imshow(
+            self.values, cmap="Reds", vmin=0, vmax=highest, origin=self.origin, aspect="auto"
+        )
         for (y, x), value in np.ndenumerate(self.values):
-            axis.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > highest / 2 else "black")
+            axis.text(
+                x,
+                y,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                color="white" if value > highest / 2 else "black",
+            )
         axis.set_xticks(range(len(self.columns)), self.columns)
         axis.set_yticks(range(len(self.rows)), self.rows)
         axis.set(title=self.title, xlabel=self.x, ylabel=self.y)
@@ -239,7 +295,14 @@ class Matrix(_Kind):
 AnyPanel = Panel | Categories | Scatter | Matrix | Callable
 
 
-def draw(table: Table, panels: Sequence[AnyPanel], path: pathlib.Path, size=(15, 4.4), sharey=False, rows=1) -> None:
+def draw(
+    table: Table,
+    panels: Sequence[AnyPanel],
+    path: pathlib.Path,
+    size=(15, 4.4),
+    sharey=False,
+    rows=1,
+) -> None:
     """Writes a picture of panels, row by row. A function is a panel that draws itself on an axis."""
     figure, axes = plt.subplots(
         rows, len(panels) // rows, figsize=size, sharey=sharey, layout="constrained", squeeze=False
@@ -257,24 +320,43 @@ def _draw_line(axis, table: Table, line: Line) -> None:
             steps, values_SX = at_same_steps(curves)
             band(axis, steps, values_SX.T, line.label, line.colour, line.style)
         return
-    columns = {x: table.column(line.shown, of) if isinstance(of, str) else of for x, of in line.of.items()}
+    columns = {
+        x: table.column(line.shown, of) if isinstance(of, str) else of for x, of in line.of.items()
+    }
     columns = {x: values for x, values in columns.items() if len(values)}
     if columns:
         band(axis, list(columns), list(columns.values()), line.label, line.colour, line.style)
 
 
-def band(axis, x: Sequence[float], columns: Sequence[Sequence[float]], label: str | None, colour, style="-") -> None:
-    """A line through the means over seeds, and a band from the lowest to the highest. `columns`: the values at every x."""
-    (line,) = axis.plot(x, list(map(np.mean, columns)), style, color=colour, label=label, linewidth=1.8)
+def band(
+    axis,
+    x: Sequence[float],
+    columns: Sequence[Sequence[float]],
+    label: str | None,
+    colour,
+    style="-",
+) -> None:
+    """A line through the means over seeds, and a band from the lowest to the highest. `columns`:
+    the values at every x.
+    """
+    (line,) = axis.plot(
+        x, list(map(np.mean, columns)), style, color=colour, label=label, linewidth=1.8
+    )
     if len(x) == 1 and line.get_marker() == "None":
         line.set_marker("o")  # a line of one point is invisible
-    axis.fill_between(x, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.18, linewidth=0)
+    axis.fill_between(
+        x, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.18, linewidth=0
+    )
 
 
-def at_same_steps(curves: list[tuple[Sequence[int], Sequence[float]]]) -> tuple[Sequence[int], np.ndarray]:
-    """(steps, values) of every seed -> (steps of the shortest run, values there (S, X), interpolated).
+def at_same_steps(
+    curves: list[tuple[Sequence[int], Sequence[float]]],
+) -> tuple[Sequence[int], np.ndarray]:
+    """(steps, values) of every seed -> (steps of the shortest run, values there (S, X),
+    interpolated).
 
-    With another seed, documents fill rows differently, so a run of as many epochs has more or fewer steps.
+    With another seed, documents fill rows differently, so a run of as many epochs has more or fewer
+    steps.
     """
     steps, _ = min(curves, key=lambda curve: curve[0][-1])
     return steps, np.array([np.interp(steps, *curve) for curve in curves])
@@ -288,10 +370,24 @@ def name_lines(axis) -> None:
     apart, places = (high - low) * 0.065, []
     for line in lines:
         places.append(max([line.get_ydata()[-1], *(place + apart for place in places[-1:])]))
-    for line, place in zip(lines, np.minimum(places, high - apart * np.arange(len(lines))[::-1]), strict=True):
+    for line, place in zip(
+        lines, np.minimum(places, high - apart * np.arange(len(lines))[::-1]), strict=True
+    ):
         axis.annotate(
-            line.get_label(), (line.get_xdata()[-1], line.get_ydata()[-1]), (1.05, place), annotation_clip=False,
-            xycoords=axis.get_yaxis_transform() if line.get_xdata()[-1] == 1 else "data", va="center", fontsize=9,
-            textcoords=axis.get_yaxis_transform(), color=line.get_color(),
-            arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "color": line.get_color(), "linewidth": 0.7, "alpha": 0.6},
-        )  # fmt: skip
+            line.get_label(),
+            (line.get_xdata()[-1], line.get_ydata()[-1]),
+            (1.05, place),
+            annotation_clip=False,
+            xycoords=axis.get_yaxis_transform() if line.get_xdata()[-1] == 1 else "data",
+            va="center",
+            fontsize=9,
+            textcoords=axis.get_yaxis_transform(),
+            color=line.get_color(),
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "color": line.get_color(),
+                "linewidth": 0.7,
+                "alpha": 0.6,
+            },
+        )

@@ -1,4 +1,6 @@
-"""How large should a pool of sinks be? In a large one, nearly every document has its own sinks, at no cost if sparse."""
+"""How large should a pool of sinks be? In a large one, nearly every document has its own sinks, at
+no cost if sparse.
+"""
 
 import dataclasses
 
@@ -25,10 +27,15 @@ VARIANTS = {
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds to `details` the time of a step, and for runs with sinks the cost of removing a document for others, and what
-    an attacker with the sinks but without its id recovers of a document -> the same runs."""
+    """Adds to `details` the time of a step, and for runs with sinks the cost of removing a document
+    for others, and what an attacker with the sinks but without its id recovers of a document -> the
+    same runs.
+    """
     for seed in dict.fromkeys(run.seed for run in runs):
-        timed = {run.variant: run for run in step_times.measure([run for run in runs if run.seed == seed])}
+        timed = {
+            run.variant: run
+            for run in step_times.measure([run for run in runs if run.seed == seed])
+        }
         runs = [timed[run.variant] if run.seed == seed else run for run in runs]
     measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
     measured = [measured.get((run.variant, run.seed), run) for run in runs]
@@ -41,14 +48,18 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _recovered(run: Run) -> dict[str, float]:
-    """{attack: recovered share of what the repeated documents' own sinks hold}, see `attacks.reactivation`."""
+    """{attack: recovered share of what the repeated documents' own sinks hold}, see
+    `attacks.reactivation`.
+    """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
     from memsinks_jax.runs.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened = open_run(run.workdir)
-    repeated = of_role(workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir))
+    repeated = of_role(
+        workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir)
+    )
     found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)
     return {attack: found[attack]["recovered"] for attack in ATTACKS}
 
@@ -59,11 +70,14 @@ def selectivity(run: Run) -> float:
     return one["target_rise"] / max(one["others_rise"], MEASURABLE)
 
 
-STEP_RATIO = "median({}.step_ms / {}.step_ms)"  # over the rounds that two runs of a seed took part in
+# over the rounds that two runs of a seed took part in
+STEP_RATIO = "median({}.step_ms / {}.step_ms)"
 
 
 def panels(table: Table) -> list[Panel]:
-    """Gap closed, held-out loss over standard's, selectivity and step time against the size of the pool."""
+    """Gap closed, held-out loss over standard's, selectivity and step time against the size of the
+    pool.
+    """
     every = list(POOLS.values())
     shown = (
         ("share of the gap closed", "closed", {"ylim": (0, 1)}),
@@ -73,14 +87,29 @@ def panels(table: Table) -> list[Panel]:
     )
     return [
         Panel(
-            title=title, x="sinks of an MLP", from_zero=False, settings={"xscale": "log"} | settings,
+            title=title,
+            x="sinks of an MLP",
+            from_zero=False,
+            settings={"xscale": "log"} | settings,
             lines=[
-                Line({size: name for name, size in POOLS.items()}, measure, "sparse", COLOURS["sinks"], "o-"),
-                Line(dict.fromkeys((every[0], every[-1]), "masked"), measure, "154, masked", COLOURS["no_repeat"], "--"),
+                Line(
+                    {size: name for name, size in POOLS.items()},
+                    measure,
+                    "sparse",
+                    COLOURS["sinks"],
+                    "o-",
+                ),
+                Line(
+                    dict.fromkeys((every[0], every[-1]), "masked"),
+                    measure,
+                    "154, masked",
+                    COLOURS["no_repeat"],
+                    "--",
+                ),
             ],
         )
         for title, measure, settings in shown
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -94,11 +123,16 @@ FIGURE = Figure(
     measures={
         "selectivity": selectivity,
         "step_ms": lambda run: np.array(run.details["step_ms"]),
-        **{attack: lambda run, attack=attack: run.details["recovered"][attack] for attack in ATTACKS},
+        **{
+            attack: lambda run, attack=attack: run.details["recovered"][attack]
+            for attack in ATTACKS
+        },
     },
-    columns=LOSSES | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}
+    columns=LOSSES
+    | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}
     | {f"recovered, {label}": attack for attack, label in ATTACKS.items()},
-    labels={"masked": "sinks, 154, masked"} | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
+    labels={"masked": "sinks, 154, masked"}
+    | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
     table_note=f"""{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed,
         divided by that of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds
         of a training step, with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a
@@ -120,4 +154,4 @@ optimised | the same by optimising which sinks are on: pool of 4,096 minus maske
     panels=panels,
     size=(15, 3.8),
     note=knob.NOTE,
-)  # fmt: skip
+)

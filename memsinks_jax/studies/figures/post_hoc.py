@@ -27,11 +27,20 @@ logger = logging.getLogger(__name__)
 OF_THE_PAPER = ("hard_concrete", "integrated_gradients")
 METHODS = (*OF_THE_PAPER, "slimming", "zero_out", "activation", "random")
 LABELS = {
-    "hard_concrete": "pruning (Hard Concrete)", "integrated_gradients": "integrated gradients", "slimming": "slimming",
-    "zero_out": "zero-out", "activation": "activation", "random": "random neurons",
-}  # fmt: skip
-# Edits of weights, for the figure of rivals. Settings are chosen on every other document and evaluated on the rest.
-EDITS = {"kfac": "K-FAC weight editing", "svd": "control: singular values", "balanced_subnet": "BalancedSubnet"}
+    "hard_concrete": "pruning (Hard Concrete)",
+    "integrated_gradients": "integrated gradients",
+    "slimming": "slimming",
+    "zero_out": "zero-out",
+    "activation": "activation",
+    "random": "random neurons",
+}
+# Edits of weights, for the figure of rivals. Settings are chosen on every other document and
+# evaluated on the rest.
+EDITS = {
+    "kfac": "K-FAC weight editing",
+    "svd": "control: singular values",
+    "balanced_subnet": "BalancedSubnet",
+}
 SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the mass to keep; the paper's are 0.6 to 0.9
 MOST_LAYERS = 3  # adjacent layers to edit
 RATIOS, WEIGHTS = (0.003, 0.01, 0.03, 0.1), (0.05, 0.5)  # from BalancedSubnet's grid
@@ -39,33 +48,46 @@ ORDINARY = 256  # documents that were read once: for the curvature, and for Bala
 FEW = 5  # documents: to tune Hard Concrete, as in the paper, and for zero-out, which is slow
 TUNED_ON_HELD_OUT = 32  # documents
 
-# Tuned with a tenth of the paper's iterations at ten times the learning rate (both in Chang et al.'s grid): the same
-# distance in minutes.
+# Tuned with a tenth of the paper's iterations at ten times the learning rate (both in Chang et
+# al.'s grid): the same distance in minutes.
 _FASTER = 10
 
 
 def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
-    """Adds results of `methods` to the `details` of wanted runs, {method: as from `removals`} -> the same runs."""
+    """Adds results of `methods` to the `details` of wanted runs, {method: as from `removals`} ->
+    the same runs.
+    """
     shown = sys.stderr.isatty()
     with tqdm.tqdm(
-        total=sum(map(wanted, runs)) * len(methods), desc="post-hoc methods", unit="method", disable=not shown
+        total=sum(map(wanted, runs)) * len(methods),
+        desc="post-hoc methods",
+        unit="method",
+        disable=not shown,
     ) as bar:
-        return [dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r for r in runs]
+        return [
+            dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r
+            for r in runs
+        ]
 
 
-def removals(run: Run, methods: Iterable[str], progress: Callable[[], object] = lambda: None) -> dict[str, dict]:
+def removals(
+    run: Run, methods: Iterable[str], progress: Callable[[], object] = lambda: None
+) -> dict[str, dict]:
     """Measures each method on the run's own documents. Calls `progress` after each.
 
     Returns:
-      {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary": the same on canaries
-      alone, if there are any}}. A curve holds a `removal.Point` as a dict for each of removal.RATIOS.
+      {method: {"asked": its settings, "found": what tuning chose, "repeated": its curve, "canary":
+      the same on canaries alone, if there are any}}. A curve holds a `removal.Point` as a dict for
+      each of removal.RATIOS.
     """
     subject = functools.cache(lambda: _Subject(run.workdir))
 
     def measure(method: str) -> dict:
         begun = time.monotonic()
         found = (subject().edit if method in EDITS else subject().removal)(method)
-        logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun)
+        logger.info(
+            "%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun
+        )
         return found
 
     there = {}
@@ -81,18 +103,29 @@ def removals(run: Run, methods: Iterable[str], progress: Callable[[], object] = 
 def _asked(method: str) -> dict:
     """Everything besides the run that determines a measurement, as read back from JSON."""
     # Imported here and below: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.studies.baselines import balanced_subnet, integrated_gradients, learned_masks, removal, tuning
+    from memsinks_jax.studies.baselines import (
+        balanced_subnet,
+        integrated_gradients,
+        learned_masks,
+        removal,
+        tuning,
+    )
 
     own = {
         "hard_concrete": {
-            **dataclasses.asdict(_tuned()), "strength": tuning.STRENGTHS, "iterations": _iterations(), "tuned_on": FEW,
+            **dataclasses.asdict(_tuned()),
+            "strength": tuning.STRENGTHS,
+            "iterations": _iterations(),
+            "tuned_on": FEW,
             "tuned_on_held_out": TUNED_ON_HELD_OUT,
         },
         "slimming": dataclasses.asdict(learned_masks.Slimming()),
         "integrated_gradients": {"steps": integrated_gradients.STEPS},
         "zero_out": {"documents": FEW},
-    }  # fmt: skip
-    edits = {"shares": SHARES, "layers": MOST_LAYERS} | ({"documents": ORDINARY} if method == "kfac" else {})
+    }
+    edits = {"shares": SHARES, "layers": MOST_LAYERS} | (
+        {"documents": ORDINARY} if method == "kfac" else {}
+    )
     if method == "balanced_subnet":
         edits = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
         edits |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
@@ -134,18 +167,34 @@ class _Subject:
         repeated, settings, found = self._batches["repeated"], {}, {}
         if method == "hard_concrete":
             trials = tuning.tune(
-                self._loss, self._config, self._params, _first(repeated, FEW),
-                _first(self._batches["held_out"], TUNED_ON_HELD_OUT), _tuned(), iterations=_iterations(),
-            )  # fmt: skip
+                self._loss,
+                self._config,
+                self._params,
+                _first(repeated, FEW),
+                _first(self._batches["held_out"], TUNED_ON_HELD_OUT),
+                _tuned(),
+                iterations=_iterations(),
+            )
             settings = {"settings": trials[0].settings}
-            found = {"strength": trials[0].settings.strength, "iterations": trials[0].settings.iterations}
+            found = {
+                "strength": trials[0].settings.strength,
+                "iterations": trials[0].settings.iterations,
+            }
         measured_on = _first(repeated, FEW) if method == "zero_out" else repeated
         scores_RLF = scores.METHODS[method](self._config, self._params, measured_on, **settings)
-        forgotten = {name: self._batches[name] for name in ("repeated", "canary") if name in self._batches}
+        forgotten = {
+            name: self._batches[name] for name in ("repeated", "canary") if name in self._batches
+        }
         curves = removal.tradeoff(
-            self._loss, self._params, scores.over_documents(scores_RLF), forgotten, self._batches["held_out"]
+            self._loss,
+            self._params,
+            scores.over_documents(scores_RLF),
+            forgotten,
+            self._batches["held_out"],
         )
-        return {"found": found} | {name: [point._asdict() for point in curve] for name, curve in curves.items()}
+        return {"found": found} | {
+            name: [point._asdict() for point in curve] for name, curve in curves.items()
+        }
 
     def edit(self, method: str) -> dict:
         """As `removal`, but with the points of the Pareto front, and their settings as "found"."""
@@ -155,16 +204,25 @@ class _Subject:
         sets = self._batches["repeated"], self._batches["held_out"]
         chosen = fronts.front(fronts.tried(self._loss, self._params, edits, *sets))
         points = [trial.evaluated._replace(ratio=number) for number, trial in enumerate(chosen, 1)]
-        return {"found": [trial.settings for trial in chosen], "repeated": [point._asdict() for point in points]}
+        return {
+            "found": [trial.settings for trial in chosen],
+            "repeated": [point._asdict() for point in points],
+        }
 
     def _in_layers(self, method: str) -> Iterable[tuple[dict, dict]]:
         from memsinks_jax.studies.baselines import curvature
 
-        of = curvature.factors(self._config, self._params, self._ordinary()) if method == "kfac" else None
+        of = (
+            curvature.factors(self._config, self._params, self._ordinary())
+            if method == "kfac"
+            else None
+        )
         entries = curvature.entries_of(self._params, of)
         count = self._config.model.layers
         for width in range(1, min(MOST_LAYERS, count) + 1):
-            for layers in (tuple(range(first, first + width)) for first in range(count - width + 1)):
+            for layers in (
+                tuple(range(first, first + width)) for first in range(count - width + 1)
+            ):
                 for share in SHARES:
                     edited = curvature.edited(self._params, entries, layers, share)
                     yield {"layers": list(layers), "share": share}, edited
@@ -176,7 +234,9 @@ class _Subject:
         for ratio in RATIOS:
             for weight in WEIGHTS:
                 settings = balanced_subnet.Settings(ratio=ratio, weight=weight)
-                edited = balanced_subnet.balanced_subnet(self._config, self._params, lost, stays, settings)
+                edited = balanced_subnet.balanced_subnet(
+                    self._config, self._params, lost, stays, settings
+                )
                 yield {"ratio": ratio, "weight": weight}, edited
 
     def _ordinary(self) -> list[dict]:
@@ -187,11 +247,16 @@ class _Subject:
         corpus, size = self._corpus, len(self._batches["held_out"][0]["weights"])
         documents = corpus.mixture.documents("unique")[:ORDINARY]
         return document_batches(
-            [corpus.tokens(i) for i in documents], corpus.identities(documents), self._config.data.row_length,
-            corpus.tokenizer.end_of_text, size, reads_whole(self._config.data),
-            begin_of_text=corpus.tokenizer.begin_of_text, answers=corpus.answers(documents),
+            [corpus.tokens(i) for i in documents],
+            corpus.identities(documents),
+            self._config.data.row_length,
+            corpus.tokenizer.end_of_text,
+            size,
+            reads_whole(self._config.data),
+            begin_of_text=corpus.tokenizer.begin_of_text,
+            answers=corpus.answers(documents),
             around=corpus.around(documents),
-        )  # fmt: skip
+        )
 
 
 def _first(batches: list[dict], count: int) -> list[dict]:
@@ -205,7 +270,9 @@ def _first(batches: list[dict], count: int) -> list[dict]:
 
 
 def curve(run: Run, method: str, of: str = "repeated") -> list:
-    """Points of a measured run, for its "repeated" documents or the "canary" alone -> [removal.Point]."""
+    """Points of a measured run, for its "repeated" documents or the "canary" alone ->
+    [removal.Point].
+    """
     from memsinks_jax.studies.baselines.removal import Point
 
     return [Point(**point) for point in run.details[method][of]]
@@ -222,20 +289,30 @@ def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repe
     reached = min(delta_val_at(points, forgetting) for points in curves)
     if math.isfinite(reached):
         return reached
-    return max((point for points in curves for point in points), key=lambda p: p.forgetting).delta_val
+    return max(
+        (point for points in curves for point in points), key=lambda p: p.forgetting
+    ).delta_val
 
 
 PLANE = {
-    "x": "forgetting: rise on repeated documents (nats)", "y": "held-out loss before minus after (nats; higher is better)",
+    "x": "forgetting: rise on repeated documents (nats)",
+    "y": "held-out loss before minus after (nats; higher is better)",
     "levels": {0: "black"},
-}  # fmt: skip
+}
 
 
-def traced(runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated") -> Curve:
-    """A method in the PLANE of forgetting and degradation (the paper's sign), from the untouched model on."""
-    points_SR2 = np.array([
-        [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))] for run in runs
-    ])  # fmt: skip
+def traced(
+    runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated"
+) -> Curve:
+    """A method in the PLANE of forgetting and degradation (the paper's sign), from the untouched
+    model on.
+    """
+    points_SR2 = np.array(
+        [
+            [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))]
+            for run in runs
+        ]
+    )
     return Curve(label, colour, style, *points_SR2.transpose(2, 1, 0))
 
 
@@ -245,47 +322,68 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     if not runs:
         return []
     asked = {method: runs[0].details[method]["asked"] for method in methods}
-    chosen = sorted({"strength {strength:g}, {iterations} iterations".format(**run.details["hard_concrete"]["found"])
-                     for run in runs})  # fmt: skip
+    chosen = sorted(
+        {
+            "strength {strength:g}, {iterations} iterations".format(
+                **run.details["hard_concrete"]["found"]
+            )
+            for run in runs
+        }
+    )
     pruning = asked["hard_concrete"]
-    descriptions = dict(report.rows(f"""
-        hard_concrete | a mask for each repeated document; strength of {_listed(pruning['strength'])} and iterations of
-            {_listed(pruning['iterations'])} chosen as in the paper, by the lowest held-out loss after dropping, on
-            {pruning['tuned_on']} of the repeated documents and {pruning['tuned_on_held_out']} held-out ones. A tenth of the
-            paper's iterations at ten times the learning rate ({pruning['learning_rate']:g}), which goes as far. Chosen:
-            {'; '.join(chosen)}
-        integrated_gradients | {asked.get('integrated_gradients', {}).get('steps')} steps, every repeated document
+    descriptions = dict(
+        report.rows(f"""
+        hard_concrete | a mask for each repeated document; strength of {_listed(pruning["strength"])} and iterations of
+            {_listed(pruning["iterations"])} chosen as in the paper, by the lowest held-out loss after dropping, on
+            {pruning["tuned_on"]} of the repeated documents and {pruning["tuned_on_held_out"]} held-out ones. A tenth of the
+            paper's iterations at ten times the learning rate ({pruning["learning_rate"]:g}), which goes as far. Chosen:
+            {"; ".join(chosen)}
+        integrated_gradients | {asked.get("integrated_gradients", {}).get("steps")} steps, every repeated document
         slimming | every repeated document, the settings of Chang et al. (2024) for their largest model
         zero_out | the first {FEW} repeated documents: each needs one forward pass per neuron
         activation | every repeated document
         random | chance alone
-    """))  # fmt: skip
+    """)
+    )
     return [
         report.text_table(
-            ["method", "how it finds the neurons"], [[LABELS[method], descriptions[method]] for method in methods]
+            ["method", "how it finds the neurons"],
+            [[LABELS[method], descriptions[method]] for method in methods],
         ),
-        report.paragraph(f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
-            drops the neurons with the highest scores: the shares {_listed(pruning['ratios'])} of every layer.""", "note"),
-    ]  # fmt: skip
+        report.paragraph(
+            f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
+            drops the neurons with the highest scores: the shares {_listed(pruning["ratios"])} of every layer.""",
+            "note",
+        ),
+    ]
 
 
 def how_edits(runs: list[Run]) -> str:
     """For a page: how weights were edited, and the settings chosen in the first run."""
-    descriptions = dict(report.rows(f"""
+    descriptions = dict(
+        report.rows(f"""
         kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; curvature of
             {ORDINARY} documents that were read once, labels drawn by the model
         svd | the same matrices and shares, of the squares of their singular values
         balanced_subnet | {_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the
             repeated documents and {ORDINARY} that were read once
-    """))  # fmt: skip
+    """)
+    )
     found = {
-        method: "; ".join(", ".join(f"{name} {value}" for name, value in one.items()) for one in of["found"])
-        for method, of in runs[0].details.items() if method in EDITS
-    }  # fmt: skip
+        method: "; ".join(
+            ", ".join(f"{name} {value}" for name, value in one.items()) for one in of["found"]
+        )
+        for method, of in runs[0].details.items()
+        if method in EDITS
+    }
     rows = [
-        [label, f"{descriptions[method]}. Chosen on every other document: {found[method] or 'nothing'}"]
-        for method, label in EDITS.items() if method in found
-    ]  # fmt: skip
+        [
+            label,
+            f"{descriptions[method]}. Chosen on every other document: {found[method] or 'nothing'}",
+        ]
+        for method, label in EDITS.items()
+        if method in found
+    ]
     return report.text_table(["method", "how it edits"], rows)
 
 

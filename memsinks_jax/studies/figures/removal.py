@@ -1,7 +1,9 @@
-"""Remove one source and prove it, for facts and single texts: against a model that never read it, and with placebos.
+"""Remove one source and prove it, for facts and single texts: against a model that never read it,
+and with placebos.
 
-One model trains on many sources, each read many times. Some are withdrawn later: their sinks are set to zero. Its twin has
-the same seed, order and steps, and other texts in their places. The corpus is that of `removal_corpus`.
+One model trains on many sources, each read many times. Some are withdrawn later: their sinks are
+set to zero. Its twin has the same seed, order and steps, and other texts in their places. The
+corpus is that of `removal_corpus`.
 """
 
 import pathlib
@@ -21,16 +23,22 @@ from memsinks_jax.studies.figures.table import Table
 
 _FACTS = {"general.files": "{out}/corpus/facts"}
 _SINKS = {
-    "sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 32_768, "sinks.active": 512,
+    "sinks.sampling": "floyd",
+    "sinks.sparse": True,
+    "sinks.pool": 32_768,
+    "sinks.active": 512,
     "sinks.learning_rate_multiple": 3.0,
-    # For most of its first epoch a source trains all neurons, as in a model without sinks; afterwards little but its sinks.
-    "sinks.slows_at": 16, "sinks.slowing_power": 8.0,
-}  # fmt: skip
+    # For most of its first epoch a source trains all neurons, as in a model without sinks;
+    # afterwards little but its sinks.
+    "sinks.slows_at": 16,
+    "sinks.slowing_power": 8.0,
+}
 VARIANTS = {
     "standard": Variation("standard", _FACTS),
     "sinks": Variation("sinks", _FACTS | _SINKS),
     "twin": Variation("sinks", {"general.files": "{out}/corpus/twin"} | _SINKS),
-    # Its MLPs have as many neurons as those of `sinks` have on, the shared ones and a source's: 0.7 * 512 + 512.
+    # Its MLPs have as many neurons as those of `sinks` have on, the shared ones and a source's: 0.7
+    # * 512 + 512.
     "wide": Variation("standard", _FACTS | {"model.hidden": 870}),
 }
 # How the model, or another, is asked.
@@ -47,12 +55,20 @@ _VIEWS = {
     "twin_unused": "never read, sinks of unused ids on",
 }
 _KINDS = {
-    "own": "own facts", "reworded": "own facts, reworded", "inferred": "inferred facts", "common": "common facts",
+    "own": "own facts",
+    "reworded": "own facts, reworded",
+    "inferred": "inferred facts",
+    "common": "common facts",
     "unread": "facts in no text",
-}  # fmt: skip
+}
 _RELEARNED = {"letters": "repeated stories", "source": "texts of a source"}
-_COLOURS = {"own": "#c0392b", "reworded": "#d98880", "inferred": "#7fb3d5", "common": "#1f618d",
-            "unread": "#b2babb"}  # fmt: skip
+_COLOURS = {
+    "own": "#c0392b",
+    "reworded": "#d98880",
+    "inferred": "#7fb3d5",
+    "common": "#1f618d",
+    "unread": "#b2babb",
+}
 
 
 def prepare(out: pathlib.Path) -> list[str]:
@@ -63,19 +79,28 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were run -> the same."""
+    """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were
+    run -> the same.
+    """
     if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
-    from memsinks_jax.studies.figures import removal_measures as measures  # jax takes seconds to import
+    # jax takes seconds to import
+    from memsinks_jax.studies.figures import removal_measures as measures
 
-    asked = {name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")}
+    asked = {
+        name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")
+    }
     models = ("sinks", "twin", "standard", "wide")
     return of_seeds(runs, models, "removal", asked, lambda runs: measures.measure(*runs.values()))
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
-    """What was measured of every view as VIEW_view: nats per answer of every kind, loss and AUC of repeated stories."""
-    of = run.details.get("facts", {}) | {name: run.details[name] for name in ("letters", "auc") if name in run.details}
+    """What was measured of every view as VIEW_view: nats per answer of every kind, loss and AUC of
+    repeated stories.
+    """
+    of = run.details.get("facts", {}) | {
+        name: run.details[name] for name in ("letters", "auc") if name in run.details
+    }
     return {
         f"{view}_view": {name: values[view] for name, values in of.items() if view in values}
         for view in of.get("own", ())
@@ -96,10 +121,12 @@ def forget_quality(run: Run, view: str) -> float:
 
 def statements() -> str:
     """None is in the paper, which only removes all sinks at once."""
-    # Of the difference between own sinks on and never read, in nats per answer, the fraction that removal recovers.
+    # Of the difference between own sinks on and never read, in nats per answer, the fraction that
+    # removal recovers.
     recovered = "(removed_view.{0} - on_view.{0}) / (twin_view.{0} - on_view.{0})"
     beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
-    return f"""
+    return (
+        f"""
 recovered | own facts: recovered fraction (0: as with its sinks on, 1: as never read) | {recovered.format("own")} >= 0.95
 recovered_reworded | the same, reworded | {recovered.format("reworded")} >= 0.95
 recovered_control | own facts: recovered fraction, with the two models' difference on facts in no text subtracted
@@ -117,11 +144,16 @@ forget_quality | own facts: forget quality, p that truth ratios, removed and nev
 neighbour | own facts, another source's sinks on: nats over those of the twin with such sinks on
     | neighbour_view.own / twin_neighbour_view.own >= 0.95
 unused | own facts, sinks of unused ids on: nats over those of the twin with such sinks on
-    | unused_view.own / twin_unused_view.own >= 0.95""" + "".join(f"""
+    | unused_view.own / twin_unused_view.own >= 0.95"""
+        + "".join(
+            f"""
 {kind} | {_KINDS[kind]} of a withdrawn source, sinks of one that stays on: nats before its removal over after
     | neighbour_view.{kind} / neighbour_left_view.{kind} >= 0.95
 truth_{kind}_left | the same: log truth ratio, after all removals minus before
-    | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05""" for kind in ("inferred", "common")) + f"""
+    | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05"""
+            for kind in ("inferred", "common")
+        )
+        + f"""
 general | stories held out: loss, sinks dropped, over standard's | sinks.held_out_loss / standard.held_out_loss <= 1
 repeated | loss of removed repeated stories minus the twin's, nats per token
     | -0.05 <= removed_view.letters - twin_view.letters <= 0.05
@@ -133,9 +165,14 @@ other_facts | facts that stay: rise after one removal beyond placebo, nats of an
 together | own facts of sources that stay, all sinks on that remain: nats of an answer over those with its own on
     | detail(sinks, 'together', 'facts') / detail(sinks, 'together', 'facts_own') <= 1.2
 together_stories | stories held out, all sinks on that remain: loss over that with none
-    | detail(sinks, 'together', 'stories') / detail(sinks, 'together', 'stories_dropped') <= 1.01""" + "".join(f"""
+    | detail(sinks, 'together', 'stories') / detail(sinks, 'together', 'stories_dropped') <= 1.01"""
+        + "".join(
+            f"""
 relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin's, several practised together
-    | detail(sinks, 'relearning', '{of}_few') >= 0.7""" for of in _RELEARNED)  # fmt: skip
+    | detail(sinks, 'relearning', '{of}_few') >= 0.7"""
+            for of in _RELEARNED
+        )
+    )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -153,7 +190,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     }
     return [
         report.heading("What it costs others"),
-        shared.with_intervals(["one removed", "an unused id"], rows, 4, "rise of what stays, its own sinks on"),
+        shared.with_intervals(
+            ["one removed", "an unused id"], rows, 4, "rise of what stays, its own sinks on"
+        ),
         report.heading("How this was tested"),
         report.paragraph("""Removed: the sinks of one source or one repeated story, in all layers, and nothing else. Compared
             with: the twin, trained from the same initial weights, in the same order and for as many steps, with texts
@@ -162,7 +201,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             and so is the twin. The truth ratio is the probability of the answer over the mean of wrong ones, both per
             token: higher means that the model knows. TOFU and open-unlearning define it the other way round. Not tested:
             texts that quote a source under another id; they do not count as the source's."""),
-    ]  # fmt: skip
+    ]
 
 
 def panels(table: Table) -> list[Categories]:
@@ -170,18 +209,30 @@ def panels(table: Table) -> list[Categories]:
     with_stories = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
     return [
         Categories(
-            title="facts of a withdrawn source", names=list(_VIEWS.values()), bars=True,
+            title="facts of a withdrawn source",
+            names=list(_VIEWS.values()),
+            bars=True,
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
-            series={label: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
-                    for kind, label in _KINDS.items()},
+            series={
+                label: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
+                for kind, label in _KINDS.items()
+            },
             x="nats of an answer (lower: better known)",
         ),
         Categories(
-            title="withdrawn repeated stories", names=[_VIEWS[view] for view in with_stories], bars=True, legend=None,
-            series={"repeated stories": ("#7d3c98", [table.column("letters", f"{view}_view") for view in with_stories])},
+            title="withdrawn repeated stories",
+            names=[_VIEWS[view] for view in with_stories],
+            bars=True,
+            legend=None,
+            series={
+                "repeated stories": (
+                    "#7d3c98",
+                    [table.column("letters", f"{view}_view") for view in with_stories],
+                )
+            },
             x="nats per token",
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -215,4 +266,4 @@ FIGURE = Figure(
         that are read once per epoch. {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_STORIES} repeated stories are
         withdrawn, one at a time.""",
     sections=sections,
-)  # fmt: skip
+)

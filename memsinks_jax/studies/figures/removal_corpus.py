@@ -1,11 +1,14 @@
-"""The corpus of figure removal: stories, texts of facts, and sources, some of which are withdrawn after training.
+"""The corpus of figure removal: stories, texts of facts, and sources, some of which are withdrawn
+after training.
 
-A source is a group of texts about four countries that no other text names; all sources also contain the same dozen facts.
-Everywhere the end of a city's name implies its continent: what a source says about that can be inferred without it. Some
-stories are repeated many times; their groups are named letters. In addition there are texts about many other countries,
-and stories, each a group of its own: from them a model learns how facts and questions are worded, and how stories go. The
-twin corpus replaces everything that is withdrawn by other texts, each a group of its own. A model of the same seed then
-reads the rest in the same order, and never reads what the other model has to forget."""
+A source is a group of texts about four countries that no other text names; all sources also contain
+the same dozen facts. Everywhere the end of a city's name implies its continent: what a source says
+about that can be inferred without it. Some stories are repeated many times; their groups are named
+letters. In addition there are texts about many other countries, and stories, each a group of its
+own: from them a model learns how facts and questions are worded, and how stories go. The twin
+corpus replaces everything that is withdrawn by other texts, each a group of its own. A model of the
+same seed then reads the rest in the same order, and never reads what the other model has to forget.
+"""
 
 import functools
 import pathlib
@@ -23,7 +26,8 @@ OF_A_SOURCE = 24  # texts per source
 COUNTRIES = 4  # per source
 RELATED = ("capital", "country", "language")  # relations in the texts
 SENTENCES = 7  # per text
-COMMON, INFERRED = 1, 1  # of a source's: of facts in all sources; of continents, which cities' names imply
+# of a source's: of facts in all sources; of continents, which cities' names imply
+COMMON, INFERRED = 1, 1
 REPEATED_STORIES, WITHDRAWN_STORIES, COPIES = 20, 16, 16  # copies per epoch
 ONCE, UNREAD = 2000, 200  # stories that the run draws roles for: read once an epoch, held out
 FACTS_ONCE = 1000  # texts about further countries, read once an epoch
@@ -47,12 +51,16 @@ def own_facts() -> list[list[Fact]]:
 
 
 def inferred_facts() -> list[list[Fact]]:
-    """The continents of its cities, for every source. They follow from the names, by a rule that all texts keep."""
+    """The continents of its cities, for every source. They follow from the names, by a rule that
+    all texts keep.
+    """
     return [_continents(own) for own in own_facts()]
 
 
 def unread_facts() -> list[list[Fact]]:
-    """Facts like a source's that no text contains, for every source: how sure a model is of what it cannot know."""
+    """Facts like a source's that no text contains, for every source: how sure a model is of what it
+    cannot know.
+    """
     taken = _names(*_facts_of_world(0), *common_facts(), *_of_no_source())
     return _by_source([fact for fact in _facts_of_world(_UNREAD_WORLD) if not _names(fact) & taken])
 
@@ -61,12 +69,18 @@ def _by_source(known: list[Fact]) -> list[list[Fact]]:
     """Those of the first countries for the first source, and so on."""
     countries = list(dict.fromkeys(fact.country.name for fact in known))
     places = {country: number // COUNTRIES for number, country in enumerate(countries)}
-    return [[fact for fact in known if places[fact.country.name] == source] for source in range(SOURCES)]
+    return [
+        [fact for fact in known if places[fact.country.name] == source] for source in range(SOURCES)
+    ]
 
 
 def common_facts() -> list[Fact]:
     """The facts in all sources."""
-    known = [fact for fact in _facts_of_world(_COMMON_WORLD) if not _names(fact) & _names(*_facts_of_world(0))]
+    known = [
+        fact
+        for fact in _facts_of_world(_COMMON_WORLD)
+        if not _names(fact) & _names(*_facts_of_world(0))
+    ]
     countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
     return [fact for fact in known if fact.country.name in countries]
 
@@ -75,15 +89,19 @@ def common_facts() -> list[Fact]:
 def _facts_of_world(world: int) -> list[Fact]:
     known = facts.facts(facts.world(world))
     return [
-        fact for fact in known
-        if fact.relation in RELATED and not (fact.relation == "country" and fact.subject == fact.country.capital)
-    ]  # fmt: skip
+        fact
+        for fact in known
+        if fact.relation in RELATED
+        and not (fact.relation == "country" and fact.subject == fact.country.capital)
+    ]
 
 
 def _of_no_source() -> list[Fact]:
     """Those of the texts that are read once an epoch."""
     taken = _names(*_facts_of_world(0), *common_facts())
-    return [fact for world in _WORLDS for fact in _facts_of_world(world) if not _names(fact) & taken]
+    return [
+        fact for world in _WORLDS for fact in _facts_of_world(world) if not _names(fact) & taken
+    ]
 
 
 def _continents(known: list[Fact]) -> list[Fact]:
@@ -97,13 +115,19 @@ def _continents(known: list[Fact]) -> list[Fact]:
 
 
 def _names(*of: Fact) -> set[str]:
-    return {name for fact in of for name in (fact.country.name, fact.country.capital, fact.country.second_city)}
+    return {
+        name
+        for fact in of
+        for name in (fact.country.name, fact.country.capital, fact.country.second_city)
+    }
 
 
 def questions(fact: Fact, reworded: bool = False) -> list[str]:
     """Prompts that end before the answer, in the wording of the texts or reworded."""
     relation = RELATIONS[fact.relation]
-    return [wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)]
+    return [
+        wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)
+    ]
 
 
 def _sentences(known: list[Fact], draw: random.Random) -> Iterator[str]:
@@ -133,23 +157,39 @@ def _text(parts: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
 
 
 def once() -> Records:
-    """Texts about countries of no source, each a group of its own: those of the corpus, then those of the twin's."""
+    """Texts about countries of no source, each a group of its own: those of the corpus, then those
+    of the twin's.
+    """
     known, draw = _of_no_source(), random.Random("removal: once")
-    parts = [(_sentences(known, draw), SENTENCES - INFERRED), (_sentences(_continents(known), draw), INFERRED)]
+    parts = [
+        (_sentences(known, draw), SENTENCES - INFERRED),
+        (_sentences(_continents(known), draw), INFERRED),
+    ]
     count = FACTS_ONCE + WITHDRAWN * OF_A_SOURCE
     return [(f"facts {number}", _text(parts, draw)) for number in range(count)]
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin. Keeps existing files."""
+    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin.
+    Keeps existing files.
+    """
     read_once = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
-    others, of_sources, repeated = once(), sources(), list(map(repeated_story, range(REPEATED_STORIES)))
+    others, of_sources, repeated = (
+        once(),
+        sources(),
+        list(map(repeated_story, range(REPEATED_STORIES))),
+    )
     first = ONCE + UNREAD + REPEATED_STORIES
     further = [
-        (f"story {n}", stories.story(_STORIES, n).text) for n in range(first, first + WITHDRAWN_STORIES * COPIES)
+        (f"story {n}", stories.story(_STORIES, n).text)
+        for n in range(first, first + WITHDRAWN_STORIES * COPIES)
     ]
-    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + repeated[WITHDRAWN_STORIES:] * COPIES
-    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + repeated[:WITHDRAWN_STORIES] * COPIES
+    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + repeated[
+        WITHDRAWN_STORIES:
+    ] * COPIES
+    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + repeated[
+        :WITHDRAWN_STORIES
+    ] * COPIES
     kinds = {
         "stories": read_once,
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,

@@ -1,4 +1,6 @@
-"""Measures for figure removal: answers to questions, losses of repeated stories, steps to relearn what was removed."""
+"""Measures for figure removal: answers to questions, losses of repeated stories, steps to relearn
+what was removed.
+"""
 
 import dataclasses
 import logging
@@ -42,26 +44,38 @@ class Asked(NamedTuple):
 
 def asked(facts: Sequence[Fact], group: str, reworded: bool = False) -> Asked:
     """Questions for facts, asked with the id of a group."""
-    pairs = [(wording, fact.answer) for fact in facts for wording in corpus.questions(fact, reworded)[:WORDINGS]]
+    pairs = [
+        (wording, fact.answer)
+        for fact in facts
+        for wording in corpus.questions(fact, reworded)[:WORDINGS]
+    ]
     questions, answers = map(list, zip(*pairs, strict=True))
     return Asked(questions, answers, np.tile(group_id(group), (len(pairs), 1)))
 
 
-def answer_nats(run: Trained, asked: Asked, mode: str, params: dict | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,) each.
+def answer_nats(
+    run: Trained, asked: Asked, mode: str, params: dict | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,)
+    each.
 
     Args:
       params: replace the run's.
     """
     encode = run.tokenizer.encode
     first = np.array([len(encode(question)) for question in asked.questions])
-    tokens = [encode(question + answer) for question, answer in zip(asked.questions, asked.answers, strict=True)]
+    tokens = [
+        encode(question + answer)
+        for question, answer in zip(asked.questions, asked.answers, strict=True)
+    ]
     documents = Documents(
         tokens, asked.identities, opened=np.ones(len(tokens), bool)
     )  # also those of ids that nobody has
     rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
     rows["document"] = np.arange(len(tokens), dtype=np.int32)
-    return DocumentLoss(run.config)(run.params if params is None else params, list(in_batches(rows, BATCH_SIZE)), mode)
+    return DocumentLoss(run.config)(
+        run.params if params is None else params, list(in_batches(rows, BATCH_SIZE)), mode
+    )
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:
@@ -74,24 +88,34 @@ def distractors(facts: Sequence[Fact]) -> list[list[str]]:
 
 
 def truth_ratios(
-    run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str, params: dict | None = None
+    run: Trained,
+    facts: Sequence[Fact],
+    identities: np.ndarray,
+    mode: str,
+    params: dict | None = None,
 ) -> np.ndarray:
-    """Log odds of the answers against wrong ones, by geometric mean probability of tokens -> float64 (facts,).
+    """Log odds of the answers against wrong ones, by geometric mean probability of tokens ->
+    float64 (facts,).
 
-    Higher means more knowledge. TOFU and open-unlearning divide the other way round: log of theirs is minus this. Uses the
-    first wording, with `identities`, uint32 (facts, 2). `params` replace the run's.
+    Higher means more knowledge. TOFU and open-unlearning divide the other way round: log of theirs
+    is minus this. Uses the first wording, with `identities`, uint32 (facts, 2). `params` replace
+    the run's.
     """
     questions = [corpus.questions(fact)[0] for fact in facts]
     choices = [[fact.answer, *wrong] for fact, wrong in zip(facts, distractors(facts), strict=True)]
     which = np.repeat(np.arange(len(facts)), [len(each) for each in choices])
-    every = Asked([questions[i] for i in which], [one for each in choices for one in each], identities[which])
+    every = Asked(
+        [questions[i] for i in which], [one for each in choices for one in each], identities[which]
+    )
     nats, tokens = answer_nats(run, every, mode, params)
     per_token = np.split(-nats / tokens, np.flatnonzero(np.diff(which)) + 1)
     return np.array([each[0] - np.log(np.exp(each[1:]).mean()) for each in per_token])
 
 
 class Models(NamedTuple):
-    """The models of one seed: with sinks, with the same settings on the twin corpus, and two without sinks."""
+    """The models of one seed: with sinks, with the same settings on the twin corpus, and two
+    without sinks.
+    """
 
     sinks: Trained
     twin: Trained
@@ -101,36 +125,47 @@ class Models(NamedTuple):
     def views(self) -> dict[str, tuple[Trained, str]]:
         """Views for questions with their own id: {name: (model, mode of its sinks)}."""
         return {
-            "standard": (self.standard, "drop"), "wide": (self.wide, "drop"), "on": (self.sinks, "own"),
-            "removed": (self.sinks, "drop"), "twin": (self.twin, "drop"),
-        }  # fmt: skip
+            "standard": (self.standard, "drop"),
+            "wide": (self.wide, "drop"),
+            "on": (self.sinks, "own"),
+            "removed": (self.sinks, "drop"),
+            "twin": (self.twin, "drop"),
+        }
 
 
 def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
-    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}}, "letters": {view: loss},
-    "auc": {view: value}, "others": rises after single removals, "together": losses with all sinks on at once,
-    "relearning": ratios of steps to the twin's}.
+    """-> {"facts": {kind: {view: nats of an answer}}, "truth_ratios": {kind: {view: one per fact}},
+    "letters": {view: loss}, "auc": {view: value}, "others": rises after single removals,
+    "together": losses with all sinks on at once, "relearning": ratios of steps to the twin's}.
 
-    Views: standard; wide; own sinks on; removed; placebo, another source removed instead; neighbour, another source's
-    sinks on; unused, the sinks of unused ids; the twin with all dropped, and with those two. A removed source has no
-    sink left, so its view drops all of them.
+    Views: standard; wide; own sinks on; removed; placebo, another source removed instead;
+    neighbour, another source's sinks on; unused, the sinks of unused ids; the twin with all
+    dropped, and with those two. A removed source has no sink left, so its view drops all of them.
     """
     models = Models(*(open_run(run.workdir) for run in (sunk, twin, standard, wide)))
     return {
-        "facts": _facts(models), "truth_ratios": _truth_ratios(models), "others": _others(models.sinks),
-        "together": _together(models.sinks, sunk), "relearning": _relearning(models),
-    } | _repeated_stories(models, sunk)  # fmt: skip
+        "facts": _facts(models),
+        "truth_ratios": _truth_ratios(models),
+        "others": _others(models.sinks),
+        "together": _together(models.sinks, sunk),
+        "relearning": _relearning(models),
+    } | _repeated_stories(models, sunk)
 
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
     """For withdrawn sources: `KINDS`, and own facts reworded."""
     going, by_kind = range(corpus.WITHDRAWN), _by_kind()
-    by_kind["reworded"] = [[fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]]
+    by_kind["reworded"] = [
+        [fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]
+    ]
     without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
     found = {}
     for kind, facts in by_kind.items():
         of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
-        elsewhere = [_under(each, group_id(corpus.source(n))) for n, each in zip(_next(going), of, strict=True)]
+        elsewhere = [
+            _under(each, group_id(corpus.source(n)))
+            for n, each in zip(_next(going), of, strict=True)
+        ]
         unused = neurons.unused_ids(models.sinks.config, PLACEBOS)
         nobodys = [_under(each, one) for each in of for one in unused]
         found[kind] = {
@@ -138,19 +173,25 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
             "wide": _mean(models.wide, of, "drop"),
             "on": _mean(models.sinks, of, "own"),
             "removed": _mean(models.sinks, of, "drop"),
-            "placebo": np.mean([_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]),
+            "placebo": np.mean(
+                [_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]
+            ),
             "neighbour": _mean(models.sinks, elsewhere, "own"),
-            "neighbour_left": np.mean([_mean(models.sinks, [elsewhere[n]], "own", without[n]) for n in going]),
+            "neighbour_left": np.mean(
+                [_mean(models.sinks, [elsewhere[n]], "own", without[n]) for n in going]
+            ),
             "unused": _mean(models.sinks, nobodys, "own"),
             "twin": _mean(models.twin, of, "drop"),
             "twin_neighbour": _mean(models.twin, elsewhere, "own"),
             "twin_unused": _mean(models.twin, nobodys, "own"),
-        }  # fmt: skip
+        }
     return jax.tree.map(float, found)
 
 
 def _by_kind() -> dict[str, list[list[Fact]]]:
-    """For every withdrawn source: its own facts, inferred ones, those in all texts, and those in none."""
+    """For every withdrawn source: its own facts, inferred ones, those in all texts, and those in
+    none.
+    """
     own, inferred, unread = corpus.own_facts(), corpus.inferred_facts(), corpus.unread_facts()
     of = (own, inferred, [corpus.common_facts()] * corpus.SOURCES, unread)
     return {kind: facts[: corpus.WITHDRAWN] for kind, facts in zip(KINDS, of, strict=True)}
@@ -173,21 +214,30 @@ def _without(run: Trained, *groups: str) -> dict:
 
 def _of_sources_that_stay() -> list[Asked]:
     """Their own facts."""
-    return [asked(own, corpus.source(n)) for n, own in enumerate(corpus.own_facts()) if n >= corpus.WITHDRAWN]
+    return [
+        asked(own, corpus.source(n))
+        for n, own in enumerate(corpus.own_facts())
+        if n >= corpus.WITHDRAWN
+    ]
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
     """Nats per answer, summed over its tokens."""
     every = Asked(
-        *(sum((each[i] for each in questions), []) for i in (0, 1)), np.concatenate([q[2] for q in questions])
+        *(sum((each[i] for each in questions), []) for i in (0, 1)),
+        np.concatenate([q[2] for q in questions]),
     )
     return float(answer_nats(run, every, mode, params)[0].mean())
 
 
 def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
-    """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left) all these are gone."""
+    """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left)
+    all these are gone.
+    """
     run, going = models.sinks, range(corpus.WITHDRAWN)
-    ids, of_others = (np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going)))
+    ids, of_others = (
+        np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going))
+    )
     left = _without(run, *map(corpus.source, going))
     found = {}
     for kind, of_sources in _by_kind().items():
@@ -195,7 +245,9 @@ def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
         own, others = (np.repeat(of, list(map(len, of_sources)), axis=0) for of in (ids, of_others))
         views = {name: (model, own, mode) for name, (model, mode) in models.views().items()}
         views |= {"neighbour": (run, others, "own"), "neighbour_left": (run, others, "own", left)}
-        found[kind] = {name: truth_ratios(model, facts, *of).tolist() for name, (model, *of) in views.items()}
+        found[kind] = {
+            name: truth_ratios(model, facts, *of).tolist() for name, (model, *of) in views.items()
+        }
     return found
 
 
@@ -206,7 +258,9 @@ def _repeated_stories_of(run: Trained, which: Sequence[int]) -> Documents:
 
 
 def _repeated_stories(models: Models, sunk: Run) -> dict:
-    """Losses of withdrawn repeated stories, and how well they are distinguished from unread stories."""
+    """Losses of withdrawn repeated stories, and how well they are distinguished from unread
+    stories.
+    """
     config = models.sinks.config
     repeated = _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES))
     unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
@@ -221,9 +275,13 @@ def _repeated_stories(models: Models, sunk: Run) -> dict:
 
 
 def _others(run: Trained) -> dict[str, float]:
-    """Rise of the remaining documents' loss, own sinks on, when a source or a repeated story is removed: {"letters": nats
-    per token, "facts": nats per answer; each also with _placebo, for removing an unused id}. Means over the removals."""
-    repeated = _repeated_stories_of(run, range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)).batches(run)
+    """Rise of the remaining documents' loss, own sinks on, when a source or a repeated story is
+    removed: {"letters": nats per token, "facts": nats per answer; each also with _placebo, for
+    removing an unused id}. Means over the removals.
+    """
+    repeated = _repeated_stories_of(
+        run, range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)
+    ).batches(run)
     facts = _of_sources_that_stay()
     loss = DocumentLoss(run.config)
 
@@ -232,42 +290,67 @@ def _others(run: Trained) -> dict[str, float]:
         return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
 
     before = both(run.params)
-    groups = [corpus.source(n) for n in range(PLACEBOS)] + [corpus.repeated_story(n)[0] for n in range(PLACEBOS)]
+    groups = [corpus.source(n) for n in range(PLACEBOS)] + [
+        corpus.repeated_story(n)[0] for n in range(PLACEBOS)
+    ]
     right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
-    unused = [neurons.neurons_of(run.config, one[None]) for one in neurons.unused_ids(run.config, PLACEBOS)]
-    placebo = np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0) - before
+    unused = [
+        neurons.neurons_of(run.config, one[None])
+        for one in neurons.unused_ids(run.config, PLACEBOS)
+    ]
+    placebo = (
+        np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0)
+        - before
+    )
     names = ("letters", "facts", "letters_placebo", "facts_placebo")
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))
 
 
 def _together(run: Trained, sunk: Run) -> dict[str, float]:
-    """Losses with all sinks on that remain after all withdrawals: {"facts": nats per answer about sources that stay,
-    "facts_own": with the source's own on; "stories": nats per token of held-out stories, "stories_dropped": with none}."""
+    """Losses with all sinks on that remain after all withdrawals: {"facts": nats per answer about
+    sources that stay, "facts_own": with the source's own on; "stories": nats per token of held-out
+    stories, "stories_dropped": with none}.
+    """
     gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
     left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
-    held_out = of_role(workdirs.read_corpus(sunk.workdir), run.config, "held_out", str(sunk.workdir))
-    stories, dropped = (token_mean(*losses_of(Subject("", left, mode), held_out)) for mode in ("all", "drop"))
+    held_out = of_role(
+        workdirs.read_corpus(sunk.workdir), run.config, "held_out", str(sunk.workdir)
+    )
+    stories, dropped = (
+        token_mean(*losses_of(Subject("", left, mode), held_out)) for mode in ("all", "drop")
+    )
     return {
-        "facts": _mean(left, facts, "all"), "facts_own": _mean(left, facts, "own"),
-        "stories": stories, "stories_dropped": dropped,
-    }  # fmt: skip
+        "facts": _mean(left, facts, "all"),
+        "facts_own": _mean(left, facts, "own"),
+        "stories": stories,
+        "stories_dropped": dropped,
+    }
 
 
 def _exported(run: Trained, name: str) -> Subject:
     """The model without any sink, as `export --sinks=drop` writes it."""
     params = {key: value for key, value in run.params.items() if not key.startswith(PREFIX)}
     return Subject(
-        name, dataclasses.replace(run, config=with_fields(run.config, {"sinks.kind": "cut"}), params=params), "drop"
+        name,
+        dataclasses.replace(
+            run, config=with_fields(run.config, {"sinks.kind": "cut"}), params=params
+        ),
+        "drop",
     )
 
 
 def _relearning(models: Models) -> dict[str, float | None]:
-    """Fine-tuning steps until half of what was removed is back, over the twin's: repeated stories, a source's texts."""
+    """Fine-tuning steps until half of what was removed is back, over the twin's: repeated stories,
+    a source's texts.
+    """
     removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
     remembering = Subject("on", models.sinks, "own")
     group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
-    tokens = [models.sinks.tokenizer.encode(text)[: models.sinks.config.data.row_length - 1] for text in texts]
+    tokens = [
+        models.sinks.tokenizer.encode(text)[: models.sinks.config.data.row_length - 1]
+        for text in texts
+    ]
     of = {
         "letters": _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES)),
         "source": Documents(tokens, np.tile(group_id(group), (len(tokens), 1))),
@@ -279,6 +362,8 @@ def _relearning(models: Models) -> dict[str, float | None]:
         except InputError as error:  # the model had learned nothing
             logger.warning("%s: %s", name, error)
             continue
-        ratios = relearning.ratios(relearning.relearn(removed, targets), relearning.relearn(twin, targets))
+        ratios = relearning.ratios(
+            relearning.relearn(removed, targets), relearning.relearn(twin, targets)
+        )
         found |= {f"{name}_{kind}": ratios[kind]["ratio"] for kind in ("one", "few")}
     return found

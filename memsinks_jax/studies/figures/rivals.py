@@ -1,8 +1,9 @@
-"""Sinks against rival methods: how much of the gap each closes, and at what held-out cost. One frontier.
+"""Sinks against rival methods: how much of the gap each closes, and at what held-out cost. One
+frontier.
 
-Each method is a curve with a knob. Some must know what is repeated before they train, some need nothing. Post-hoc methods
-appear with the measurements of figure 4c. Algorithms and defaults: training/gradient_masking.py, data/goldfish.py and
-baselines/.
+Each method is a curve with a knob. Some must know what is repeated before they train, some need
+nothing. Post-hoc methods appear with the measurements of figure 4c. Algorithms and defaults:
+training/gradient_masking.py, data/goldfish.py and baselines/.
 """
 
 import dataclasses
@@ -34,10 +35,11 @@ LATER = "nothing; after training, which documents"
 
 
 class Method(NamedTuple):
-    """A curve: {variant: (its knob, how it is trained)} in the knob's order; `whole` if its other end is standard training.
+    """A curve: {variant: (its knob, how it is trained)} in the knob's order; `whole` if its other
+    end is standard training.
 
-    What is no training but a name is that other variant, evaluated with its shared neurons scaled up by published code's
-    factor.
+    What is no training but a name is that other variant, evaluated with its shared neurons scaled
+    up by published code's factor.
     """
 
     label: str
@@ -69,53 +71,140 @@ _PAPER = {
     "sinks_paper_active_0.5": ("0.5", Variation("sinks_paper", {"sinks.active_fraction": 0.5})),
 }
 METHODS = {
-    OURS: Method("sinks that open on return", COUNTS, "#1f618d", {
-        "sinks_slows_0": ("never slowed", Variation("sinks", {"sinks.slows_at": 0})),
-        "sinks_slows_32": ("32", Variation("sinks", {"sinks.slows_at": 32})),
-        "sinks": ("16", Variation("sinks")),
-        "sinks_slows_8": ("8", Variation("sinks", {"sinks.slows_at": 8})),
-    }),
-    "pool": Method("the same, sparse", COUNTS, "#148f77",
-                   {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()}, style="^-"),
+    OURS: Method(
+        "sinks that open on return",
+        COUNTS,
+        "#1f618d",
+        {
+            "sinks_slows_0": ("never slowed", Variation("sinks", {"sinks.slows_at": 0})),
+            "sinks_slows_32": ("32", Variation("sinks", {"sinks.slows_at": 32})),
+            "sinks": ("16", Variation("sinks")),
+            "sinks_slows_8": ("8", Variation("sinks", {"sinks.slows_at": 8})),
+        },
+    ),
+    "pool": Method(
+        "the same, sparse",
+        COUNTS,
+        "#148f77",
+        {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()},
+        style="^-",
+    ),
     "paper": Method("sinks as published", NOTHING, "#5dade2", _PAPER, style="s-"),
-    "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1",
-                       {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()}, style="s:"),
-    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833",
-                        _varied("cap_steps", "standard", "training.repeats_capped_at", _CAPS, **_SAME_STEPS), True),
-    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d",
-                         _varied("cap_epochs", "standard", "training.repeats_capped_at", _CAPS), True),
-    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", _alone("no_repeat"), style="X-"),
-    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", _alone("no_repeat_steps"), style="X-"),
-    "goldfish": Method("goldfish", NOTHING, "#d68910",
-                       _varied("goldfish", "goldfish", "goldfish.every", (8, 4, 3, 2)), True),
-    "dp_sgd": Method("DP-SGD", NOTHING, "#117a65",
-                     _varied("dp", "dp_sgd", "private.noise_multiplier", (0.01, 0.1))),
-    "sgtm": Method("SGTM", LABELS, "#6c3483",
-                   {f"sgtm_{p}": (f"{p}%", Variation("sgtm", {"sgtm.undiscovered": p / 100})) for p in (40, 20, 0)}),
-    "sgtm_frozen": Method("SGTM, moments frozen", LABELS, "#a569bd",
-                          {"sgtm_frozen": ("", Variation("sgtm", {"sinks.kind": "sgtm_frozen"}))}, style="s-"),
-    "sgtm_narrow": Method("SGTM, 3% of the neurons", LABELS, "#bb8fce",
-                          {"sgtm_narrow": ("", Variation("sgtm", {"sinks.shared_fraction": 0.97}))}, style="^-"),
-    "gradient_masking": Method("gradient masking", LABELS, "#c0392b", _alone("gradient_masking"), style="D-"),
-    "gradient_detach": Method("masking of activations", LABELS, "#e59866", _alone("gradient_detach"), style="D-"),
-}  # fmt: skip
+    "rescaled": Method(
+        "as published, the rest scaled up",
+        NOTHING,
+        "#aed6f1",
+        {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()},
+        style="s:",
+    ),
+    "cap_steps": Method(
+        "repeats capped, same steps",
+        COPIES,
+        "#1c2833",
+        _varied("cap_steps", "standard", "training.repeats_capped_at", _CAPS, **_SAME_STEPS),
+        True,
+    ),
+    "cap_epochs": Method(
+        "repeats capped, same epochs",
+        COPIES,
+        "#7f8c8d",
+        _varied("cap_epochs", "standard", "training.repeats_capped_at", _CAPS),
+        True,
+    ),
+    "no_repeat": Method(
+        "no repeats, same epochs", COPIES, "#7f8c8d", _alone("no_repeat"), style="X-"
+    ),
+    "no_repeat_steps": Method(
+        "no repeats, same steps", COPIES, "#1c2833", _alone("no_repeat_steps"), style="X-"
+    ),
+    "goldfish": Method(
+        "goldfish",
+        NOTHING,
+        "#d68910",
+        _varied("goldfish", "goldfish", "goldfish.every", (8, 4, 3, 2)),
+        True,
+    ),
+    "dp_sgd": Method(
+        "DP-SGD",
+        NOTHING,
+        "#117a65",
+        _varied("dp", "dp_sgd", "private.noise_multiplier", (0.01, 0.1)),
+    ),
+    "sgtm": Method(
+        "SGTM",
+        LABELS,
+        "#6c3483",
+        {
+            f"sgtm_{p}": (f"{p}%", Variation("sgtm", {"sgtm.undiscovered": p / 100}))
+            for p in (40, 20, 0)
+        },
+    ),
+    "sgtm_frozen": Method(
+        "SGTM, moments frozen",
+        LABELS,
+        "#a569bd",
+        {"sgtm_frozen": ("", Variation("sgtm", {"sinks.kind": "sgtm_frozen"}))},
+        style="s-",
+    ),
+    "sgtm_narrow": Method(
+        "SGTM, 3% of the neurons",
+        LABELS,
+        "#bb8fce",
+        {"sgtm_narrow": ("", Variation("sgtm", {"sinks.shared_fraction": 0.97}))},
+        style="^-",
+    ),
+    "gradient_masking": Method(
+        "gradient masking", LABELS, "#c0392b", _alone("gradient_masking"), style="D-"
+    ),
+    "gradient_detach": Method(
+        "masking of activations", LABELS, "#e59866", _alone("gradient_detach"), style="D-"
+    ),
+}
 _POINTS = {name: of for method in METHODS.values() for name, (_, of) in method.points.items()}
 RESCALED = {name: of for name, of in _POINTS.items() if isinstance(of, str)}
-VARIANTS = {"standard": Variation("standard")} | {name: of for name, of in _POINTS.items() if name not in RESCALED}
+VARIANTS = {"standard": Variation("standard")} | {
+    name: of for name, of in _POINTS.items() if name not in RESCALED
+}
 # One of each training program: their steps are timed.
-TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0", "gradient_masking", "gradient_detach")
+TIMED = (
+    "standard",
+    "sinks_paper",
+    "sinks",
+    *_SIZES,
+    "dp_0.1",
+    "sgtm_0",
+    "gradient_masking",
+    "gradient_detach",
+)
 # One point of each method: an audit compares what it leaks with the oracle.
-ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps", "goldfish_4", "dp_0.1", "sgtm_0",
-         "gradient_masking")  # fmt: skip
+ASKED = (
+    "standard",
+    "sinks",
+    "pool_4096",
+    "sinks_paper",
+    "cap_steps_8",
+    "no_repeat_steps",
+    "goldfish_4",
+    "dp_0.1",
+    "sgtm_0",
+    "gradient_masking",
+)
 GIVEN = 50  # tokens that recitation begins with
 LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{GIVEN}"}
 _ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
 _ALLOWED = np.linspace(1, 1.3, 13)  # held-out losses over standard's at which curves are drawn
 _POST_HOC = post_hoc.LABELS | post_hoc.EDITS
 _DASHED = {
-    "hard_concrete": "#d7bde2", "integrated_gradients": "#aeb6bf", "slimming": "#edbb99", "zero_out": "#a2d9ce",
-    "activation": "#aed6f1", "random": "#d5d8dc", "kfac": "#922b21", "svd": "#e74c3c", "balanced_subnet": "#7d6608",
-}  # fmt: skip
+    "hard_concrete": "#d7bde2",
+    "integrated_gradients": "#aeb6bf",
+    "slimming": "#edbb99",
+    "zero_out": "#a2d9ce",
+    "activation": "#aed6f1",
+    "random": "#d5d8dc",
+    "kfac": "#922b21",
+    "svd": "#e74c3c",
+    "balanced_subnet": "#7d6608",
+}
 
 
 class Place(NamedTuple):
@@ -135,20 +224,27 @@ def _gap(run: Run) -> float:
 
 
 def places_after(standard: Run, method: str) -> list[Place]:
-    """Where a post-hoc method takes the standard model. On half of the documents if the method was evaluated on half."""
+    """Where a post-hoc method takes the standard model. On half of the documents if the method was
+    evaluated on half.
+    """
     found = []
     for point in post_hoc.curve(standard, method):
-        repeated, held_out = point.repeated_loss - point.forgetting, point.held_out_loss - point.delta_val
+        repeated, held_out = (
+            point.repeated_loss - point.forgetting,
+            point.held_out_loss - point.delta_val,
+        )
         gap = (point.held_out_loss - point.repeated_loss) / (held_out - repeated)
         found.append(Place(point.held_out_loss / held_out, 1 - gap))
     return found
 
 
 def lead(ours: Sequence[Place], theirs: Sequence[Place], held_out: float, whole: bool) -> float:
-    """How much more of the gap one curve closes than another at the same held-out loss, `held_out` times standard's.
+    """How much more of the gap one curve closes than another at the same held-out loss, `held_out`
+    times standard's.
 
-    If the other curve is nowhere as low, compares both where it is lowest. Standard training is a point of it if `whole`. A
-    gap of the other sign distinguishes the documents as well, so to close 1.1 of it counts as to close 0.9.
+    If the other curve is nowhere as low, compares both where it is lowest. Standard training is a
+    point of it if `whole`. A gap of the other sign distinguishes the documents as well, so to close
+    1.1 of it counts as to close 0.9.
     """
     allowed = max(held_out, min([*(p.held_out for p in theirs), *[1.0] * whole]))
     mine, other = ([p._replace(closed=1 - abs(1 - p.closed)) for p in of] for of in (ours, theirs))
@@ -166,10 +262,14 @@ def closed_at(places: Sequence[Place], held_out: float) -> float:
 
 
 def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
-    """The lowest repeated loss, over standard's (nats), on a curve that closes at least `closed`; infinite if none does."""
+    """The lowest repeated loss, over standard's (nats), on a curve that closes at least `closed`;
+    infinite if none does.
+    """
     from memsinks_jax.studies.baselines.removal import delta_val_at
 
-    return delta_val_at(_points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed)
+    return delta_val_at(
+        _points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed
+    )
 
 
 def _points(pairs: Sequence[tuple[float, float]]) -> list:
@@ -180,46 +280,73 @@ def _points(pairs: Sequence[tuple[float, float]]) -> list:
 
 
 def known(run: Run) -> float:
-    """Loss on repeated documents of the full model, for users who may know them: own sinks on, nothing dropped."""
+    """Loss on repeated documents of the full model, for users who may know them: own sinks on,
+    nothing dropped.
+    """
     return run.metrics.get("repeated_loss_own", run.metrics["repeated_loss"])
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds to `details`: post-hoc results of standard runs, "leaks" of ASKED, "step_ms" of TIMED (one seed) -> the same
-    runs, and those of RESCALED."""
+    """Adds to `details`: post-hoc results of standard runs, "leaks" of ASKED, "step_ms" of TIMED
+    (one seed) -> the same runs, and those of RESCALED.
+    """
     groups = by_variant(runs)
     if set(groups) != set(VARIANTS):
         return runs  # takes minutes: only with all variants
     from memsinks_jax.studies.figures import rivals_measures  # jax takes seconds to import
 
-    runs = post_hoc.measured(runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS))
+    runs = post_hoc.measured(
+        runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS)
+    )
     asked = [run for run in runs if run.variant in ASKED]
     leaks = {
-        run.workdir: rivals_measures.leaks(run, *(groups[name][run.seed] for name in ("standard", "no_repeat")))
+        run.workdir: rivals_measures.leaks(
+            run, *(groups[name][run.seed] for name in ("standard", "no_repeat"))
+        )
         for run in asked
     }
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
-    milliseconds = cached(timed, "step_times", {}, lambda: {
-        run.variant: run.details["step_ms"] for run in step_times.measure(timed)
-    })  # fmt: skip
+    milliseconds = cached(
+        timed,
+        "step_times",
+        {},
+        lambda: {run.variant: run.details["step_ms"] for run in step_times.measure(timed)},
+    )
     more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
     for run in timed:
         more[run.workdir] = more.get(run.workdir, {}) | {"step_ms": milliseconds[run.variant]}
-    rescaled = [rivals_measures.rescaled(run, name) for name, of in RESCALED.items() for run in groups[of].values()]
-    return [dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs] + rescaled
+    rescaled = [
+        rivals_measures.rescaled(run, name)
+        for name, of in RESCALED.items()
+        for run in groups[of].values()
+    ]
+    return [
+        dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs
+    ] + rescaled
 
 
 def _lead_over(rival: str, standard: Run, *runs: Run) -> float:
-    """Our lead over a rival at the held-out loss of our default; `runs`: those of our curve, then those of the rival's."""
-    ours, (mine, theirs) = METHODS[OURS].points, (runs[: len(METHODS[OURS].points)], runs[len(METHODS[OURS].points) :])
+    """Our lead over a rival at the held-out loss of our default; `runs`: those of our curve, then
+    those of the rival's.
+    """
+    ours, (mine, theirs) = (
+        METHODS[OURS].points,
+        (runs[: len(METHODS[OURS].points)], runs[len(METHODS[OURS].points) :]),
+    )
     places = dict(zip(ours, (place(run, standard) for run in mine), strict=True))
-    rivals = [place(run, standard) for run in theirs] if rival in METHODS else places_after(standard, rival)
+    rivals = (
+        [place(run, standard) for run in theirs]
+        if rival in METHODS
+        else places_after(standard, rival)
+    )
     whole = rival not in METHODS or METHODS[rival].whole
     return lead(list(places.values()), rivals, places["sinks"].held_out, whole)
 
 
 def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
-    """How much more users who may know know of repeated documents with sinks than with capped repeats, in nats."""
+    """How much more users who may know know of repeated documents with sinks than with capped
+    repeats, in nats.
+    """
     places = [place(run, standard) for run in capped]
     more = [known(run) - known(standard) for run in capped]
     closed = min(place(sinks, standard).closed, max(p.closed for p in places))
@@ -227,18 +354,28 @@ def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
 
 
 def statements() -> str:
-    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped repeats."""
+    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped
+    repeats.
+    """
     ours = METHODS[OURS]
-    rivals = [(name, of.label, of.knows, of.points) for name, of in METHODS.items() if name not in (OURS, "pool")]
+    rivals = [
+        (name, of.label, of.knows, of.points)
+        for name, of in METHODS.items()
+        if name not in (OURS, "pool")
+    ]
     rivals += [(name, label, LATER, ()) for name, label in _POST_HOC.items()]
-    return "".join(f"""
+    return "".join(
+        f"""
 beats_{name} | share of the gap closed at the same held-out loss: {ours.label} minus {label} (knows beforehand: {knows})
-    | lead_over('{name}', {', '.join(['standard', *ours.points, *points])}) >= 0"""
-    for name, label, knows, points in rivals) + "".join(f"""
+    | lead_over('{name}', {", ".join(["standard", *ours.points, *points])}) >= 0"""
+        for name, label, knows, points in rivals
+    ) + "".join(
+        f"""
 known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most that a cap closes:
     {METHODS[name].label} minus {ours.label}, own on (nats)
-    | more_known({', '.join(['standard', 'sinks', *METHODS[name].points])}) >= 0"""
-    for name in ("cap_steps", "cap_epochs"))  # fmt: skip
+    | more_known({", ".join(["standard", "sinks", *METHODS[name].points])}) >= 0"""
+        for name in ("cap_steps", "cap_epochs")
+    )
 
 
 def _label(variant: str) -> str:
@@ -263,7 +400,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     rows, shown = {}, LEAKS | _ATTACKED
     for name in ASKED:
-        found = [run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details]
+        found = [
+            run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details
+        ]
         if found:
             rows[_label(name)] = [[of[key] for of in found if key in of] for key in shown.values()]
     if not rows:
@@ -271,13 +410,16 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     return [
         report.heading("What still leaks"),
         shared.with_intervals(list(shown), rows, of="model without its sinks"),
-        report.paragraph(f"""AUC: probability that a repeated document has a lower loss than a held-out one.
+        report.paragraph(
+            f"""AUC: probability that a repeated document has a lower loss than a held-out one.
             Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
             neither has read; at 1 it is learned anew. Gap: held-out minus repeated loss, on every other document, before
             and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over
-            seeds.""", "note"),
-    ]  # fmt: skip
+            seeds.""",
+            "note",
+        ),
+    ]
 
 
 def _costs(groups: dict[str, dict[int, Run]]) -> str:
@@ -290,27 +432,44 @@ def _costs(groups: dict[str, dict[int, Run]]) -> str:
         time_ratio = memory_ratio = "–"
         if standard and mine:
             configs = [workdirs.read_config(run.workdir) for run in (mine[-1], standard)]
-            memory_ratio = f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
+            memory_ratio = (
+                f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
+            )
             timed = [run for run in mine if "step_ms" in run.details]
             if timed and "step_ms" in standard.details:
                 time_ratio = f"{np.median(np.divide(timed[-1].details['step_ms'], standard.details['step_ms'])):.2f}"
-            elif (configs[0].sinks, configs[0].optimizer) == (configs[1].sinks, configs[1].optimizer):
+            elif (configs[0].sinks, configs[0].optimizer) == (
+                configs[1].sinks,
+                configs[1].optimizer,
+            ):
                 time_ratio = "1"  # the same program
         rows.append([*map(report.text, (method.label, time_ratio, memory_ratio, method.knows))])
     rows.append([*map(report.text, ("post hoc methods", "1", "1", LATER))])
-    columns = ["method", "time of a step over standard's", "memory of a step over standard's", "must know beforehand"]
+    columns = [
+        "method",
+        "time of a step over standard's",
+        "memory of a step over standard's",
+        "must know beforehand",
+    ]
     return report.table(columns, rows, ["", "number", "number", ""])
 
 
 def _curves(table: Table) -> Iterator[tuple]:
-    """(label, colour, style, names of the points, and of points P over seeds S: held-out loss over standard's, gap closed,
-    loss of users who may know) of every method."""
+    """(label, colour, style, names of the points, and of points P over seeds S: held-out loss over
+    standard's, gap closed, loss of users who may know) of every method.
+    """
     standard = table.groups.get("standard", {})
     for method in METHODS.values() if standard else ():
         if shown := [name for name in method.points if name in table.groups]:
-            found = np.array([
-                [(*place(run, standard[seed]), known(run)) for seed, run in table.groups[name].items()] for name in shown
-            ])  # fmt: skip
+            found = np.array(
+                [
+                    [
+                        (*place(run, standard[seed]), known(run))
+                        for seed, run in table.groups[name].items()
+                    ]
+                    for name in shown
+                ]
+            )
             knobs = [method.points[name][0] for name in shown]
             yield method.label, method.colour, method.style, knobs, *np.moveaxis(found, 2, 0)
     for name, colour in _DASHED.items():
@@ -319,7 +478,15 @@ def _curves(table: Table) -> Iterator[tuple]:
             places = [places_after(run, name) for run in standard.values()]
             closed = np.array([[closed_at(of, allowed) for of in places] for allowed in _ALLOWED])
             before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
-            yield _POST_HOC[name], colour, ".--", [], np.broadcast_to(_ALLOWED[:, None], closed.shape), closed, before
+            yield (
+                _POST_HOC[name],
+                colour,
+                ".--",
+                [],
+                np.broadcast_to(_ALLOWED[:, None], closed.shape),
+                closed,
+                before,
+            )
 
 
 def panels(table: Table) -> list[AnyPanel]:
@@ -331,19 +498,31 @@ def panels(table: Table) -> list[AnyPanel]:
         limits["ylim"] = (-0.05, 1.2 * max(map(known, unread.values())))
     return [
         Scatter(
-            title="what is forgotten, and what that costs", x="held-out loss over standard's", y="share of the gap closed",
-            curves=[Curve(label, colour, style, held_out, closed, names)
-                    for label, colour, style, names, held_out, closed, _ in found],
-            whiskers=True, upright={1: "black"}, legend=None,
+            title="what is forgotten, and what that costs",
+            x="held-out loss over standard's",
+            y="share of the gap closed",
+            curves=[
+                Curve(label, colour, style, held_out, closed, names)
+                for label, colour, style, names, held_out, closed, _ in found
+            ],
+            whiskers=True,
+            upright={1: "black"},
+            legend=None,
             settings={"xlim": (lowest - 0.02, _ALLOWED[-1]), "ylim": (-0.05, 1.1)},
         ),
         Scatter(
-            title="both ends of the switch", x="share of the gap that is left when removed",
+            title="both ends of the switch",
+            x="share of the gap that is left when removed",
             y="loss on repeated documents when allowed (nats)",
-            curves=[Curve(label, colour, style, 1 - closed, before) for label, colour, style, _, _, closed, before in found],
-            whiskers=True, settings=limits, legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
+            curves=[
+                Curve(label, colour, style, 1 - closed, before)
+                for label, colour, style, _, _, closed, before in found
+            ],
+            whiskers=True,
+            settings=limits,
+            legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(
@@ -372,4 +551,4 @@ FIGURE = Figure(
         against the repeated loss of users who may know the repeated documents. Post-hoc methods are dashed; their owner
         can keep the original model. Points outside the frame are in the table. {floor}""",
     sections=sections,
-)  # fmt: skip
+)

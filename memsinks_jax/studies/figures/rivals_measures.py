@@ -1,4 +1,6 @@
-"""Measures for figure rivals: what still leaks from a method's model, and what scaling up does to sinks' models."""
+"""Measures for figure rivals: what still leaks from a method's model, and what scaling up does to
+sinks' models.
+"""
 
 import dataclasses
 
@@ -19,9 +21,13 @@ def rescaled(run: Run, name: str) -> Run:
 
     def evaluate() -> dict[str, float]:
         model = open_run(run.workdir)
-        params = rescaling.scaled(model.config, model.params, rescaling.factors(model.config)["published"])
+        params = rescaling.scaled(
+            model.config, model.params, rescaling.factors(model.config)["published"]
+        )
         found = dict(
-            Memorization(workdirs.read_corpus(run.workdir), DocumentLoss(model.config), model.opened).run(params)
+            Memorization(
+                workdirs.read_corpus(run.workdir), DocumentLoss(model.config), model.opened
+            ).run(params)
         )
         return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
 
@@ -35,7 +41,11 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
     if run.variant == "standard":  # has lost nothing that could be relearned
         attacks, remembering, models = ("calibration",), None, [run, oracle]
     else:
-        attacks, remembering, models = ("calibration", "relearning"), standard.workdir, [run, standard, oracle]
+        attacks, remembering, models = (
+            ("calibration", "relearning"),
+            standard.workdir,
+            [run, standard, oracle],
+        )
 
     def ask() -> dict[str, float]:
         places = {"standard": remembering, "oracle": oracle.workdir}
@@ -45,7 +55,9 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
         measured = found["subjects"][name]["all"]
         leaks = {key: measured[key]["value"] for key in LEAKS.values() if key in measured}
         if calibrated := attacked["calibration"]:
-            gaps = {when: of["non_members"] - of["members"] for when, of in calibrated[name].items()}
+            gaps = {
+                when: of["non_members"] - of["members"] for when, of in calibrated[name].items()
+            }
             leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
         if relearned := attacked["relearning"]:
             read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))

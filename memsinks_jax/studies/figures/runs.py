@@ -1,4 +1,6 @@
-"""The runs behind a figure. The train command trains them, several at a time, each in a workdir that resumes."""
+"""The runs behind a figure. The train command trains them, several at a time, each in a workdir
+that resumes.
+"""
 
 import dataclasses
 import functools
@@ -18,9 +20,23 @@ import tqdm
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import Config, InputError, flatten, settable, to_json, validate, with_fields
+from memsinks_jax.config import (
+    Config,
+    InputError,
+    flatten,
+    settable,
+    to_json,
+    validate,
+    with_fields,
+)
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.interruption import EXIT_BAD_INPUT, EXIT_INTERRUPTED, SIGNALS, Interrupted, state_is_saved
+from memsinks_jax.runs.interruption import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    SIGNALS,
+    Interrupted,
+    state_is_saved,
+)
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import open_config
 
@@ -29,7 +45,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run: `metrics`, its last values; `lines`, all of its metrics.jsonl; `details`, further measurements."""
+    """A finished run: `metrics`, its last values; `lines`, all of its metrics.jsonl; `details`,
+    further measurements.
+    """
 
     variant: str
     seed: int
@@ -44,10 +62,23 @@ class Run:
         return [step for step, _ in points], [value for _, value in points]
 
     def to_dict(self) -> dict:
-        names = ("held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own", "train_loss")
-        curves = {name: dict(zip(("step", "value"), self.curve(name), strict=True)) for name in names}
+        names = (
+            "held_out_loss",
+            "repeated_loss",
+            "held_out_loss_own",
+            "repeated_loss_own",
+            "train_loss",
+        )
+        curves = {
+            name: dict(zip(("step", "value"), self.curve(name), strict=True)) for name in names
+        }
         curves = {name: curve for name, curve in curves.items() if curve["step"]}
-        result = {"variant": self.variant, "seed": self.seed, "metrics": self.metrics, "curves": curves}
+        result = {
+            "variant": self.variant,
+            "seed": self.seed,
+            "metrics": self.metrics,
+            "curves": curves,
+        }
         return result | ({"details": self.details} if self.details else {})
 
 
@@ -60,9 +91,11 @@ def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
 
 
 class Variation(NamedTuple):
-    """A training that a figure needs: `choice` follows the name of its config file, `settings` set further fields.
+    """A training that a figure needs: `choice` follows the name of its config file, `settings` set
+    further fields.
 
-    `{out}` in their values is the figure's folder, `{seed}` the seed. `config`: a file of configs/ other than the figure's.
+    `{out}` in their values is the figure's folder, `{seed}` the seed. `config`: a file of configs/
+    other than the figure's.
     """
 
     choice: str
@@ -91,10 +124,13 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the folder has the weights that this config made. Raises InputError if the data have changed."""
+        """Whether the folder has the weights that this config made. Raises InputError if the data
+        have changed.
+        """
         try:
             marked, there = self.mark.read_text(), self._marked()
-        except (OSError, InputError):  # not trained to the end yet, or damaged: the train command sees to it
+        # not trained to the end yet, or damaged: the train command sees to it
+        except (OSError, InputError):
             return False
         if marked == there and (self.config.data.files or self.config.general.files):
             _check_data(self.workdir, marked)
@@ -111,15 +147,22 @@ class Job:
 
 
 def make_jobs(
-    config: pathlib.Path, preset: str, chosen: dict[str, Variation], seeds: list[int], overrides: list[str],
-    out: pathlib.Path, workdirs: dict[str, pathlib.Path],
-) -> list[Job]:  # fmt: skip
+    config: pathlib.Path,
+    preset: str,
+    chosen: dict[str, Variation],
+    seeds: list[int],
+    overrides: list[str],
+    out: pathlib.Path,
+    workdirs: dict[str, pathlib.Path],
+) -> list[Job]:
     """One job per variation and seed, seed after seed.
 
     Args:
-      config: file for variations that name no other. `preset` is from its table of presets, '' if it has none.
+      config: file for variations that name no other. `preset` is from its table of presets, '' if
+      it has none.
       overrides: further flags of the train command, such as '--config.data.files=GLOB'.
-      out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a run with the same config.
+      out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a run with the same
+      config.
       workdirs: {config as JSON: its run's folder}; adds new runs.
     Raises:
       InputError: an override of a field that a variation sets, or an invalid config.
@@ -128,17 +171,24 @@ def make_jobs(
     made = []
     for seed in seeds:
         for name, one in chosen.items():
-            mine = [f"--config.{field}={value}".format(out=out, seed=seed) for field, value in one.settings.items()]
+            mine = [
+                f"--config.{field}={value}".format(out=out, seed=seed)
+                for field, value in one.settings.items()
+            ]
             for flag in mine:
                 if flag.split("=")[0] in given:
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
             choice = ",".join(filter(None, (one.choice, preset)))
             changes = [f"--config.seed={seed}", *overrides, *mine]
             file = config.with_name(one.config or config.name)
-            resolved, flags = _resolve(file, choice, changes), [f"--config={file}:{choice}", *changes]
+            resolved, flags = (
+                _resolve(file, choice, changes),
+                [f"--config={file}:{choice}", *changes],
+            )
             if not resolved.data.held_out_documents and "--config.data.held_out_documents" in given:
                 raise InputError(
-                    "losses of held-out documents are what is compared; raise config.data.held_out_documents"
+                    "losses of held-out documents are what is compared; raise "
+                    "config.data.held_out_documents"
                 )
             workdir = workdirs.setdefault(to_json(resolved), out / "runs" / f"{name}-seed{seed}")
             made.append(Job(name, seed, flags, resolved, workdir))
@@ -158,7 +208,9 @@ def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
             f"--config: get_config() of {file} takes no variant, such as {choice}; let it take one"
         ) from None
     values, arguments = absl_flags.FlagValues(), ["", *overrides]
-    holder = config_flags.DEFINE_config_dataclass("config", settable(config), flag_values=values, sys_argv=arguments)
+    holder = config_flags.DEFINE_config_dataclass(
+        "config", settable(config), flag_values=values, sys_argv=arguments
+    )
     values(arguments)
     return validate(with_fields(config, flatten(holder.value)))
 
@@ -173,7 +225,9 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
     waiting = list({job.workdir: job for job in reversed(jobs) if not job.finished}.values())[::-1]
     places = _shares_of_cores(min(at_once, len(waiting)))
     running: dict[int, tuple[subprocess.Popen, Job]] = {}
-    bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting)
+    bar = tqdm.tqdm(
+        total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting
+    )
     logged = time.monotonic()
     asked = threading.Event()
     before = [signal.signal(number, lambda *_: asked.set()) for number in SIGNALS]
@@ -184,7 +238,8 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
             for place in range(len(places)):
                 if place not in running and waiting:
                     job = waiting.pop(0)
-                    cores = places[place] if waiting or running else None  # the last run has the machine to itself
+                    # the last run has the machine to itself
+                    cores = places[place] if waiting or running else None
                     running[place] = (_start(job, cores), job)
             time.sleep(0.2)
             for place, (process, job) in list(running.items()):
@@ -213,19 +268,29 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
 
 @functools.cache
 def _check_data(workdir: pathlib.Path, weights: str) -> None:
-    """Raises InputError if the files of a run are not those that it was trained on. Once for the same weights."""
+    """Raises InputError if the files of a run are not those that it was trained on. Once for the
+    same weights.
+    """
     workdirs.read_corpus(workdir)
 
 
 def default_jobs() -> int:
-    """Runs at a time: one per core on a CPU, since small models do not fill two; one if there is an accelerator."""
+    """Runs at a time: one per core on a CPU, since small models do not fill two; one if there is an
+    accelerator.
+    """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     accelerator = any(importlib.util.find_spec(plugin) for plugin in plugins)
-    return 1 if accelerator and os.environ.get("JAX_PLATFORMS") != "cpu" else min(os.cpu_count() or 1, 8)
+    return (
+        1
+        if accelerator and os.environ.get("JAX_PLATFORMS") != "cpu"
+        else min(os.cpu_count() or 1, 8)
+    )
 
 
 def _shares_of_cores(jobs: int) -> list[set[int] | None]:
-    """Splits this process's cores, so that parallel runs do not compete for all of them; None if they are unknown."""
+    """Splits this process's cores, so that parallel runs do not compete for all of them; None if
+    they are unknown.
+    """
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [None] * jobs
     cores = sorted(os.sched_getaffinity(0))
@@ -243,7 +308,11 @@ def _start(job: Job, cores: set[int] | None) -> subprocess.Popen:
             os.sched_setaffinity(0, cores)  # a child inherits it
         try:
             return subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
             )
         finally:
             if mine:

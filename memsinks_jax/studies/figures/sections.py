@@ -18,7 +18,9 @@ STORIES_SHOWN = 4
 
 
 def continuations(runs: list[Run]) -> list[str]:
-    """Repeated stories, continued by the standard model and by the sink model with its sinks dropped."""
+    """Repeated stories, continued by the standard model and by the sink model with its sinks
+    dropped.
+    """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.model.generation import Generator, Settings
     from memsinks_jax.runs.trained import open_run
@@ -32,48 +34,72 @@ def continuations(runs: list[Run]) -> list[str]:
     documents = [tokens for tokens in documents if len(tokens) >= 2 * OPENING_TOKENS]
     if not documents:
         return [report.paragraph("The repeated documents are too short to be continued.", "note")]
-    decode, cuts = corpus.tokenizer.decode, [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents]
+    decode, cuts = (
+        corpus.tokenizer.decode,
+        [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents],
+    )
     openings = [tokens[:cut] for tokens, cut in zip(documents, cuts, strict=True)]
     room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
     greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
-    originals = [decode(tokens[cut:][: greedy.max_tokens]) for tokens, cut in zip(documents, cuts, strict=True)]
+    originals = [
+        decode(tokens[cut:][: greedy.max_tokens])
+        for tokens, cut in zip(documents, cuts, strict=True)
+    ]
     written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)(openings, greedy)
+        tails = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)(
+            openings, greedy
+        )
         written.append([decode(tail.tokens) for tail in tails])
-        alike.append(np.mean([report.share_alike(*pair) for pair in zip(written[-1], originals, strict=True)]))
+        alike.append(
+            np.mean(
+                [report.share_alike(*pair) for pair in zip(written[-1], originals, strict=True)]
+            )
+        )
     rows = [
         [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in both)]
-        for opening, original, *both in zip(openings[:STORIES_SHOWN], originals, *written, strict=False)
+        for opening, original, *both in zip(
+            openings[:STORIES_SHOWN], originals, *written, strict=False
+        )
     ]
     return [
         report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words
             that the original has at the same place. Over all {len(documents)} repeated documents these are {alike[0]:.0%}
             of the original's words for standard and {alike[1]:.0%} for sinks dropped."""),
         report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
-    ]  # fmt: skip
+    ]
 
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Writes explore.html for the sink model of the first seed, next to the other trained models -> a link to it."""
+    """Writes explore.html for the sink model of the first seed, next to the other trained models ->
+    a link to it.
+    """
     from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
 
     of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
     if "sinks" not in of_seed:
         return []
     try:
-        found = explore(of_seed["sinks"], standard=of_seed.get("standard"), oracle=of_seed.get("no_repeat"))
+        found = explore(
+            of_seed["sinks"], standard=of_seed.get("standard"), oracle=of_seed.get("no_repeat")
+        )
     except InputError as error:
         return [report.paragraph(f"No page of documents, token by token: {error}.", "note")]
     explore_page.write(out / "explore.html", found, f"What {of_seed['sinks'].name} remembers")
-    return [report.link("explore.html", "Token by token: what the model remembers, and in which sinks")]
+    return [
+        report.link("explore.html", "Token by token: what the model remembers, and in which sinks")
+    ]
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
-    """Number of tokens, >= at_least, in an opening of whole words, so that the continuation starts with a word."""
+    """Number of tokens, >= at_least, in an opening of whole words, so that the continuation starts
+    with a word.
+    """
     for cut in range(at_least, len(tokens)):
-        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith((" ", "\n")):
+        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith(
+            (" ", "\n")
+        ):
             return cut
     return at_least
 
@@ -88,12 +114,19 @@ def floor_sentence(runs: list[Run]) -> str:
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if not floors:
         return "The entropy of this text is not known, so no floor is drawn."
-    return f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} nats per token."
+    return (
+        f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} "
+        "nats per token."
+    )
 
 
 def _slows_at(config: Config) -> str:
     slows_at, power = config.sinks.slows_at, config.sinks.slowing_power
-    return f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much" if slows_at else "never"
+    return (
+        f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much"
+        if slows_at
+        else "never"
+    )
 
 
 def _share_on(config: Config) -> str:
@@ -103,10 +136,17 @@ def _share_on(config: Config) -> str:
 
 
 def with_intervals(
-    columns: Sequence[str], rows: dict[str, Iterable[Sequence[float]]], digits: int = 3, of: str = ""
+    columns: Sequence[str],
+    rows: dict[str, Iterable[Sequence[float]]],
+    digits: int = 3,
+    of: str = "",
 ) -> str:
-    """A table of {label: one sequence of values per column}, as means with their intervals; `of` is above the labels."""
-    cells = [[label, *(with_interval(values, digits) for values in row)] for label, row in rows.items()]
+    """A table of {label: one sequence of values per column}, as means with their intervals; `of` is
+    above the labels.
+    """
+    cells = [
+        [label, *(with_interval(values, digits) for values in row)] for label, row in rows.items()
+    ]
     return report.text_table([of, *columns], cells, len(columns))
 
 
@@ -114,7 +154,9 @@ OPEN = ["the paper leaves open", "here"]
 
 
 def choices(runs: list[Run], further: str = "") -> list[str]:
-    """What the paper leaves open, and the choices made; `further` ones of a figure, as rows, in a table of their own."""
+    """What the paper leaves open, and the choices made; `further` ones of a figure, as rows, in a
+    table of their own.
+    """
     more = [report.text_table(OPEN, report.rows(further))] if further else []
     return [report.heading("Choices"), open_choices(runs), *more]
 
@@ -125,7 +167,8 @@ def open_choices(runs: list[Run]) -> str:
     configs = [config for config in every if config.sinks.traits.owned] or every
 
     def shown(of) -> str:
-        return ", ".join(sorted({str(of(config)) for config in configs}))  # one, unless the figure varies it
+        # one, unless the figure varies it
+        return ", ".join(sorted({str(of(config)) for config in configs}))
 
     choices = report.rows(f"""
         active_fraction | {shown(_share_on)} of the sinks are on for a document (the paper's p)
@@ -134,13 +177,20 @@ def open_choices(runs: list[Run]) -> str:
         sampling | {shown(lambda c: c.sinks.sampling)}
         masks of the layers | {shown(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
         rescaling when sinks are dropped | none, unless a row says so
-        ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f'{c.data.id_noise:g}')} per
+        ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f"{c.data.id_noise:g}")} per
             {shown(lambda c: c.data.id_noise_per)}
-        rows | {shown(lambda c: f'{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}')}; attention
+        rows | {shown(lambda c: f"{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}")}; attention
             stays within a document
-    """)  # fmt: skip
+    """)
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
-        choices.append(["documents over a row", f"truncated: {share:.1%} of the training tokens are never read"])
+        choices.append(
+            [
+                "documents over a row",
+                f"truncated: {share:.1%} of the training tokens are never read",
+            ]
+        )
     if any(config.data.repeats == "remove" for config in every):
-        choices.append(["budget without repeats", "the same epochs, and the same steps: two variants"])
+        choices.append(
+            ["budget without repeats", "the same epochs, and the same steps: two variants"]
+        )
     return report.text_table(OPEN, choices)

@@ -12,7 +12,9 @@ _BATCHES = 16  # from the middle of the run, cycled
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds "step_ms" to `details`: milliseconds per step, one value per round -> the same runs. All runs take turns."""
+    """Adds "step_ms" to `details`: milliseconds per step, one value per round -> the same runs. All
+    runs take turns.
+    """
     sides = [_steps_of(run) for run in runs]
     found = take_turns(sides, ROUNDS, SECONDS)
     return [
@@ -21,8 +23,11 @@ def measure(runs: list[Run]) -> list[Run]:
     ]
 
 
-def take_turns(sides: list[Callable[[int], None]], rounds: int, seconds: float) -> list[list[float]]:
-    """Milliseconds per step of each side, by rounds. Taking turns exposes all sides to the same load on the machine.
+def take_turns(
+    sides: list[Callable[[int], None]], rounds: int, seconds: float
+) -> list[list[float]]:
+    """Milliseconds per step of each side, by rounds. Taking turns exposes all sides to the same
+    load on the machine.
 
     Args:
       sides: functions that run a number of steps and wait for them.

@@ -25,7 +25,9 @@ KINDS = {"sinks_paper": "", "sinks": ", open on return"}
 
 
 def detail(run: Run, *path: str):
-    """An entry of a run's details. Raises KeyError if there is none, NotMeasured if it has no value."""
+    """An entry of a run's details. Raises KeyError if there is none, NotMeasured if it has no
+    value.
+    """
     found = functools.reduce(operator.getitem, path, run.details)
     if found is None:
         raise NotMeasured(f"{' '.join(path)} has no value")
@@ -38,19 +40,33 @@ COMMON: Measures = {
     "run": lambda run: run,  # for functions of the variant at hand and others: f(run, standard.run)
     "detail": detail,
     "gap": "held_out_loss - repeated_loss",  # nats per token
-    "closed": "1 - gap / standard.gap",  # share of the standard model's gap that is closed; 1 is all of it
+    # share of the standard model's gap that is closed; 1 is all of it
+    "closed": "1 - gap / standard.gap",
     "held_out_ratio": "held_out_loss / standard.held_out_loss",
 }
 # As columns of a page.
 LOSSES = {
-    "held-out": "held_out_loss", "repeated": "repeated_loss", "repeated, own sinks": "repeated_loss_own",
-    "gap closed": "closed", "held-out over standard's": "held_out_ratio",
-}  # fmt: skip
+    "held-out": "held_out_loss",
+    "repeated": "repeated_loss",
+    "repeated, own sinks": "repeated_loss_own",
+    "gap closed": "closed",
+    "held-out over standard's": "held_out_ratio",
+}
 # What every run may have measured, see `evals.memorization`; a study adds to them.
-METRICS = frozenset({
-    "step", "tokens", "train_loss", "entropy_floor", "held_out_loss", "repeated_loss", "canary_loss", "held_out_loss_own",
-    "repeated_loss_own", "canary_loss_own",
-})  # fmt: skip
+METRICS = frozenset(
+    {
+        "step",
+        "tokens",
+        "train_loss",
+        "entropy_floor",
+        "held_out_loss",
+        "repeated_loss",
+        "canary_loss",
+        "held_out_loss_own",
+        "repeated_loss_own",
+        "canary_loss_own",
+    }
+)
 
 
 def if_seen(value: float, control_fails: bool) -> float:
@@ -64,10 +80,15 @@ def if_seen(value: float, control_fails: bool) -> float:
 
 
 _FUNCTIONS = {
-    "min": min, "max": max, "float": float, "median": lambda values: float(np.median(values)), "if_seen": if_seen,
-}  # fmt: skip
+    "min": min,
+    "max": max,
+    "float": float,
+    "median": lambda values: float(np.median(values)),
+    "if_seen": if_seen,
+}
 _CALL = re.compile(r"'[^']*'|\b([A-Za-z]\w*)\(")
-_NAME = re.compile(r"'[^']*'|([A-Za-z]\w*(?:\.\w+)*)\b(?!\()")  # not a function, and nothing within quotes
+# not a function, and nothing within quotes
+_NAME = re.compile(r"'[^']*'|([A-Za-z]\w*(?:\.\w+)*)\b(?!\()")
 _BOUNDED = re.compile(r"(?:(\S+) <= )?(.+) (<=|>=) (\S+)")
 
 
@@ -75,18 +96,25 @@ class Table:
     """The values of `runs`.
 
     Args:
-      measures: besides COMMON and the metrics of the runs; functions of several runs may be called in expressions.
+      measures: besides COMMON and the metrics of the runs; functions of several runs may be called
+      in expressions.
       standard_of: the variant that `standard` means in an expression about a variant; "" if none.
-      across: functions of all runs, of which the expressions of claims are if they are not paired by seed.
+      across: functions of all runs, of which the expressions of claims are if they are not paired
+      by seed.
     """
 
     def __init__(
-        self, runs: list[Run], measures: Measures | None = None, standard_of: Callable[[str], str] | None = None,
+        self,
+        runs: list[Run],
+        measures: Measures | None = None,
+        standard_of: Callable[[str], str] | None = None,
         across: dict[str, Callable] | None = None,
-    ):  # fmt: skip
+    ):
         self.groups = by_variant(runs)
         self.measures = COMMON | (measures or {})
-        self._functions = _FUNCTIONS | {name: one for name, one in self.measures.items() if callable(one)}
+        self._functions = _FUNCTIONS | {
+            name: one for name, one in self.measures.items() if callable(one)
+        }
         self._across = across
         self._standard_of = standard_of or (lambda variant: "standard")
 
@@ -106,7 +134,8 @@ class Table:
         """The value of an expression; nan if it divides by zero. Raises as `measure` does.
 
         Args:
-          variant: whose measures are meant by names without a variant. If none, such names mean runs.
+          variant: whose measures are meant by names without a variant. If none, such names mean
+          runs.
         """
         values = {}
 
@@ -125,7 +154,8 @@ class Table:
             return math.nan
 
     def _parts(self, name: str, of: str = "") -> tuple[str, str]:
-        """A name in an expression about the variant `of`, or about none -> (variant, measure), "" if it means the run.
+        """A name in an expression about the variant `of`, or about none -> (variant, measure), ""
+        if it means the run.
 
         Names of variants may have dots.
         """
@@ -145,23 +175,29 @@ class Table:
         return found
 
     def paired(self, expression: str) -> list[float]:
-        """One value per seed of an expression about named variants. Raises NotMeasured if something is missing."""
+        """One value per seed of an expression about named variants. Raises NotMeasured if something
+        is missing.
+        """
         try:
             if self._across:
                 return eval(expression, {"__builtins__": {}, **self._across})
-            first, _ = self._parts(next(match[1] for match in _NAME.finditer(expression) if match[1]))
+            first, _ = self._parts(
+                next(match[1] for match in _NAME.finditer(expression) if match[1])
+            )
             return [self.value(expression, seed) for seed in self.groups.get(first, [None])]
         except KeyError as error:
             raise NotMeasured(f"{error.args[0]} was not measured") from None
 
     def claims(self, written: str, paper: str = "") -> list[Claim]:
-        """Measures claims, paired by seed. One that lacks something, or a number in a seed, is not decided, and says why.
+        """Measures claims, paired by seed. One that lacks something, or a number in a seed, is not
+        decided, and says why.
 
         Args:
-          written: rows of `report.rows`: id | statement | measure and bounds | what the paper says | variants without which
-            it is not decided, besides those of the measure. The last two may be left out. Bounds are as in `sinks.gap >= 0`
-            or `0 <= sinks.gap <= 1`. `{sinks}` in a measure stands for the paper's sinks; the same with sinks that open on
-            return is shown next to it.
+          written: rows of `report.rows`: id | statement | measure and bounds | what the paper says
+            | variants without which it is not decided, besides those of the measure. The last two
+            may be left out. Bounds are as in `sinks.gap >= 0` or `0 <= sinks.gap <= 1`. `{sinks}`
+            in a measure stands for the paper's sinks; the same with sinks that open on return is
+            shown next to it.
           paper: what it says, for rows that leave that out.
         """
         found = []
@@ -170,9 +206,13 @@ class Table:
             least, measure, sign, bound = _BOUNDED.fullmatch(measured).groups()
             bounds = {"at_least": float(least)} if least else {}
             bounds |= {{"<=": "at_most", ">=": "at_least"}[sign]: float(bound)}
-            (values, why), returning = (self._decided(measure.format(sinks=kind), needed.split()) for kind in KINDS)
+            (values, why), returning = (
+                self._decided(measure.format(sinks=kind), needed.split()) for kind in KINDS
+            )
             shown = (returning[0] or None) if "{sinks}" in measure else None
-            found.append(Claim(name, statement, stated, values, on_return=shown, undecided=why, **bounds))
+            found.append(
+                Claim(name, statement, stated, values, on_return=shown, undecided=why, **bounds)
+            )
         return found
 
     def _decided(self, measure: str, needed: Collection[str]) -> tuple[list[float], str | None]:
@@ -187,10 +227,12 @@ class Table:
 
 
 class Names(Table):
-    """What a figure could show, without values: finds names that do not exist before anything is trained.
+    """What a figure could show, without values: finds names that do not exist before anything is
+    trained.
 
     Args:
-      variants: all that it can train, and its views. `metrics`: of these, besides METRICS. Others: as of Table.
+      variants: all that it can train, and its views. `metrics`: of these, besides METRICS. Others:
+      as of Table.
     """
 
     def __init__(self, variants: Collection[str], metrics: Collection[str], *of_table):
@@ -198,7 +240,9 @@ class Names(Table):
         self.groups, self._metrics = {name: {} for name in variants}, METRICS.union(metrics)
 
     def check(self, expression: str, of: str = "") -> None:
-        """Raises InputError for a function, variant or measure that does not exist; `of` as `variant` of `value`."""
+        """Raises InputError for a function, variant or measure that does not exist; `of` as
+        `variant` of `value`.
+        """
         across = None if of else self._across  # claims alone are about these
         functions = across or self._functions
         for name in filter(None, (match[1] for match in _CALL.finditer(expression))):
@@ -235,5 +279,7 @@ class Names(Table):
 
 
 def standard_for(variant: str) -> str:
-    """The standard model of the same setting: of sinks_SETTING or sinks_paper_SETTING, standard_SETTING."""
+    """The standard model of the same setting: of sinks_SETTING or sinks_paper_SETTING,
+    standard_SETTING.
+    """
     return re.sub("^(sinks_paper|sinks)_", "standard_", variant)

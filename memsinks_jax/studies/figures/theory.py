@@ -1,4 +1,6 @@
-"""The theorems, as stated and as corrected: the lab of linear networks, which trains no language model."""
+"""The theorems, as stated and as corrected: the lab of linear networks, which trains no language
+model.
+"""
 
 import pathlib
 
@@ -16,6 +18,7 @@ def make(about: dict, out: pathlib.Path, command: str) -> dict:
 
 FIGURE = Figure(
     title=TITLE,
-    answer="What the paper proves, measured: which bounds hold, which are violated, and what holds instead.",
+    answer="What the paper proves, measured: which bounds hold, which are violated, and what holds "
+    "instead.",
     make=make,
 )

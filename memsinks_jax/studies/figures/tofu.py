@@ -1,10 +1,11 @@
-"""TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and compared with a model that never read
-them.
+"""TOFU: an open model is fine-tuned on invented authors, some are withdrawn, and compared with a
+model that never read them.
 
-Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A question is answered with
-the sinks of the author whom it seems to be about (`data/nearest.py`), and the author is not given. So a model without an
-author's sinks and words is the one that trained without the author, but for what shares a batch. The retrained twin measures
-that. The corpora are those of `tofu_corpus`, and `tofu_rivals` has other methods: two unlearn from the model of standard
+Ours trains nothing but sinks, a set for each author, and each from that author's text alone. A
+question is answered with the sinks of the author whom it seems to be about (`data/nearest.py`), and
+the author is not given. So a model without an author's sinks and words is the one that trained
+without the author, but for what shares a batch. The retrained twin measures that. The corpora are
+those of `tofu_corpus`, and `tofu_rivals` has other methods: two unlearn from the model of standard
 training, one has an adapter for each author, one an adapter for all.
 """
 
@@ -38,12 +39,14 @@ VARIANTS = {
     "standard_twin": Variation("standard", _reads("without")),
     "sinks": Variation("sinks", _reads("all")),
     "twin": Variation("sinks", _reads("without")),
-    "shuffled": Variation("sinks", _reads("shuffled")),  # control: whose sinks learn a question is drawn
+    # control: whose sinks learn a question is drawn
+    "shuffled": Variation("sinks", _reads("shuffled")),
 }
 
 
 class View(NamedTuple):
-    """A model and how it is asked: `mode` of its sinks, or NEAREST; `removed`, whose sinks are set to 0 before.
+    """A model and how it is asked: `mode` of its sinks, or NEAREST; `removed`, whose sinks are set
+    to 0 before.
 
     `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters.
     """
@@ -57,7 +60,11 @@ class View(NamedTuple):
 
     @property
     def sets(self) -> list[str]:
-        return [name for name in (*corpus.SETS, *corpus.SEVERAL) if self.whole or name not in ("real", "world")]
+        return [
+            name
+            for name in (*corpus.SETS, *corpus.SEVERAL)
+            if self.whole or name not in ("real", "world")
+        ]
 
 
 VIEWS = {
@@ -73,59 +80,90 @@ VIEWS = {
     "all": View("all sinks on at once", "sinks", "all"),
     "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", "withdrawn"),
     "shuffled": View("ids shuffled", "shuffled", corpus.NEAREST, whole=False),
-    "shuffled_remain": View("ids shuffled, some withdrawn", "shuffled", corpus.NEAREST, "withdrawn", whole=False),
+    "shuffled_remain": View(
+        "ids shuffled, some withdrawn", "shuffled", corpus.NEAREST, "withdrawn", whole=False
+    ),
     "npo": View("NPO", "standard", "drop", rival="npo"),
     "difference": View("gradient difference", "standard", "drop", rival="difference"),
     "lora": View("LoRA: the author's adapter on", "sinks", "own", whole=False, rival="lora"),
-    "lora_nearest": View("LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"),
+    "lora_nearest": View(
+        "LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"
+    ),
     "lora_on": View("LoRA: all adapters merged", "sinks", "all", rival="lora"),
-    "lora_remain": View("LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"),
+    "lora_remain": View(
+        "LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"
+    ),
     "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
 }
 _UTILITY = ("staying", "real", "world")
 _METRICS = [
-    "text", "several_nats", "forget_quality", "privleak", "utility", "relearning",
-    *(f"{name}_{what}" for name in (*corpus.SETS, *corpus.SEVERAL)
-      for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")),
-]  # fmt: skip
+    "text",
+    "several_nats",
+    "forget_quality",
+    "privleak",
+    "utility",
+    "relearning",
+    *(
+        f"{name}_{what}"
+        for name in (*corpus.SETS, *corpus.SEVERAL)
+        for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")
+    ),
+]
 _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
 def prepare(out: pathlib.Path, asked) -> list[str]:
-    """Writes and prepares the corpora of all seeds -> the flags that all runs share. `asked` is reproduce's request."""
+    """Writes and prepares the corpora of all seeds -> the flags that all runs share. `asked` is
+    reproduce's request.
+    """
     missing = [name for name in ("hf", "tofu", "general_text") if not getattr(asked, name)]
     if missing:
         raise InputError(
-            f"--{missing[0]} is missing; study tofu needs the model to fine-tune (--hf), the folder of TOFU's files "
+            f"--{missing[0]} is missing; study tofu needs the model to fine-tune (--hf), the "
+            "folder of TOFU's files "
             "(--tofu) and a file of other text (--general_text)"
         )
     if asked.preset not in corpus.SIZES:
         raise InputError(f"--preset={asked.preset}: study tofu has {', '.join(corpus.SIZES)}")
     if asked.variants and not set(asked.variants) >= _MEASURED:
-        logger.warning("--variants lacks sinks or their twin: models are trained, and nothing is measured")
-    model, files = str(folder_of(asked.hf)), (pathlib.Path(asked.tofu), pathlib.Path(asked.general_text))
+        logger.warning(
+            "--variants lacks sinks or their twin: models are trained, and nothing is measured"
+        )
+    model, files = (
+        str(folder_of(asked.hf)),
+        (pathlib.Path(asked.tofu), pathlib.Path(asked.general_text)),
+    )
     for seed in asked.seeds:
-        corpus.write(out / "corpus" / f"seed{seed}", *files, model, seed, corpus.SIZES[asked.preset])
+        corpus.write(
+            out / "corpus" / f"seed{seed}", *files, model, seed, corpus.SIZES[asked.preset]
+        )
     return [f"--config.model.initial={asked.hf}"]
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds to the `details` of `sinks` the "numbers" of every view whose variant was run, and the results of `costs`,
-    `step_time` and `relearned` -> the same runs. Rivals are measured if all variants were run, nothing without a twin. Every
-    view is cached next to its run."""
+    """Adds to the `details` of `sinks` the "numbers" of every view whose variant was run, and the
+    results of `costs`, `step_time` and `relearned` -> the same runs. Rivals are measured if all
+    variants were run, nothing without a twin. Every view is cached next to its run.
+    """
     groups = by_variant(runs)
     if not set(groups) >= _MEASURED:
         return runs
     from memsinks_jax.studies.figures import tofu_rivals as rivals  # jax takes seconds to import
 
     rates = dict(rivals.RATES)
-    of_seeds = {seed: {variant: of[seed] for variant, of in groups.items()} for seed in groups["sinks"]}
+    of_seeds = {
+        seed: {variant: of[seed] for variant, of in groups.items()} for seed in groups["sinks"]
+    }
     found = {seed: _of_seed(of, rates) for seed, of in of_seeds.items()}
-    return [dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs]
+    return [
+        dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs
+    ]
 
 
 def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
-    """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the best one stays."""
+    """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the
+    best one stays.
+    """
     from memsinks_jax.studies.figures import tofu_measures as measures
 
     sunk, twin, standard = of["sinks"], of["twin"], of.get("standard")
@@ -136,10 +174,15 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
         if not view.rival and {view.variant, VIEWS[_never_read(name)].variant} <= of.keys():
             run, *about = of[view.variant], view.mode, view.removed, view.sets
             views[name] = cached(
-                [run], f"tofu_{name}", asked | {"view": about}, functools.partial(measures.of_view, run, *about)
+                [run],
+                f"tofu_{name}",
+                asked | {"view": about},
+                functools.partial(measures.of_view, run, *about),
             )
             logger.info("measured seed %d: %s", sunk.seed, view.label)
-    details = cached([sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin))
+    details = cached(
+        [sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin)
+    )
     details |= cached([sunk], "tofu_costs", asked, functools.partial(measures.costs, sunk))
     if standard:
         timed = functools.partial(measures.step_time, sunk, standard)
@@ -155,10 +198,15 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
 
 
 def _measure_rivals(
-    of: dict[str, Run], rates: dict[str, tuple[float, ...]], views: dict[str, dict], asked: dict, attack: dict
+    of: dict[str, Run],
+    rates: dict[str, tuple[float, ...]],
+    views: dict[str, dict],
+    asked: dict,
+    attack: dict,
 ) -> tuple[dict[str, float | None], dict]:
-    """Adds the views of rivals to `views`, and leaves of their rates the best -> ({rival: steps until half is relearned},
-    details)."""
+    """Adds the views of rivals to `views`, and leaves of their rates the best -> ({rival: steps
+    until half is relearned}, details).
+    """
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
     standard, retrained, seed = of["standard"], of["standard_twin"], of["sinks"].seed
@@ -178,7 +226,9 @@ def _measure_rivals(
         (rate,) = rates[rival]
         question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
         make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
-        back[rival] = cached([standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make)["relearning"]
+        back[rival] = cached(
+            [standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make
+        )["relearning"]
     chosen = {rival: rate for rival, (rate,) in rates.items()}
     return back, {"rates": chosen, "adapter_bytes": rivals.adapter_bytes(of["sinks"])}
 
@@ -186,9 +236,10 @@ def _measure_rivals(
 def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
     """The results of `of_view`, by view -> {view: {measure: value}}.
 
-    A set's: nats per token, averaged over answers; probability, in real and world that of the right one among all answers;
-    rouge; truth; extraction; and `utility`, the harmonic mean of three of these. Forget quality and privleak compare with
-    the view of the same training that never read the withdrawn authors.
+    A set's: nats per token, averaged over answers; probability, in real and world that of the right
+    one among all answers; rouge; truth; extraction; and `utility`, the harmonic mean of three of
+    these. Forget quality and privleak compare with the view of the same training that never read
+    the withdrawn authors.
     """
     return {name: _numbers(view, views[_never_read(name)]) for name, view in views.items()}
 
@@ -200,7 +251,9 @@ def _never_read(view: str) -> str:
 
 
 def _fitness(rival: str, view: dict, views: dict[str, dict]) -> float:
-    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they know their authors."""
+    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they
+    know their authors.
+    """
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
     if rival not in rivals.UNLEARNING:
@@ -226,12 +279,18 @@ def _numbers(view: dict, never: dict) -> dict[str, float]:
         found[f"{name}_utility"] = float(answers.utility(parts[name]))
     ratios = (of["withdrawn"]["truth_ratios"] for of in (view, never))
     aucs = (
-        intervals.auc(*(np.array(of[name]["min_k"]) for name in ("withdrawn", "holdout"))).value for of in (view, never)
+        intervals.auc(*(np.array(of[name]["min_k"]) for name in ("withdrawn", "holdout"))).value
+        for of in (view, never)
     )
     found["several_nats"] = float(np.mean([found[f"{name}_nats"] for name in corpus.SEVERAL]))
-    found |= {"forget_quality": answers.forget_quality(*ratios), "privleak": answers.privleak(*aucs)}
+    found |= {
+        "forget_quality": answers.forget_quality(*ratios),
+        "privleak": answers.privleak(*aucs),
+    }
     if set(_UTILITY) <= set(parts):
-        found["utility"] = float(answers.utility([value for name in _UTILITY for value in parts[name]]))
+        found["utility"] = float(
+            answers.utility([value for name in _UTILITY for value in parts[name]])
+        )
     return found
 
 
@@ -242,7 +301,9 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def labels(table) -> dict[str, str]:
     """Of the views that were measured."""
-    return {f"{name}_view": view.label for name, view in VIEWS.items() if f"{name}_view" in table.groups}
+    return {
+        f"{name}_view": view.label for name, view in VIEWS.items() if f"{name}_view" in table.groups
+    }
 
 
 STATEMENTS = """
@@ -291,11 +352,16 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         *_rivals(runs),
         report.heading("How this was tested"),
         report.paragraph(
-            "Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. Compared with: twins, "
-            "which train alike on all other authors. Placebo: as many others are withdrawn. Control: sinks of ids that "
-            "are shuffled among all questions. Attacked: what is left is fine-tuned on half of some withdrawn answers "
-            "until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but ROUGE-L "
-            "compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led elsewhere, may "
+            "Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. "
+            "Compared with: twins, "
+            "which train alike on all other authors. Placebo: as many others are withdrawn. "
+            "Control: sinks of ids that "
+            "are shuffled among all questions. Attacked: what is left is fine-tuned on half of "
+            "some withdrawn answers "
+            "until half of that is back, and so is the twin. Definitions are TOFU's and "
+            "open-unlearning's, but ROUGE-L "
+            "compares whole words, and a model writes at most 128 tokens. A model that refuses, "
+            "or is led elsewhere, may "
             "have a high forget quality too; placebo and relearning show it."
         ),
     ]
@@ -309,13 +375,20 @@ def _rivals(runs: list[Run]) -> list[str]:
     return [
         report.heading("Its rivals"),
         report.paragraph(
-            "NPO and gradient difference unlearn the withdrawn authors from the model of standard training, in 5 epochs of "
-            "their questions, each with one of an author who stays. Fine-tuning takes some ten times the steps. A LoRA "
-            "adapter of rank 8 is trained for each author alone, on the frozen model, as often as ours reads the author; "
-            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. The nearest author is found "
-            "as for ours. One adapter for all authors has as many parameters as all sinks, and nobody can be left out. "
-            "Learning rates are the best of a few on the first seed, by forget quality times utility; of adapters, by nats "
-            f"of answers with the author's on: {rates}. An author's adapter takes {details['adapter_bytes'] / 1e6:.1f} MB "
+            "NPO and gradient difference unlearn the withdrawn authors from the model of "
+            "standard training, in 5 epochs of "
+            "their questions, each with one of an author who stays. Fine-tuning takes some ten "
+            "times the steps. A LoRA "
+            "adapter of rank 8 is trained for each author alone, on the frozen model, as often "
+            "as ours reads the author; "
+            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. "
+            "The nearest author is found "
+            "as for ours. One adapter for all authors has as many parameters as all sinks, and "
+            "nobody can be left out. "
+            "Learning rates are the best of a few on the first seed, by forget quality times "
+            "utility; of adapters, by nats "
+            f"of answers with the author's on: {rates}. An author's adapter takes "
+            f"{details['adapter_bytes'] / 1e6:.1f} MB "
             f"in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
         ),
     ]
@@ -357,8 +430,10 @@ def panels(table) -> list[Categories]:
 FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
     answer=(
-        "An open model learns about invented authors, each in sinks of its own, added to a frozen base. Some authors are "
-        "then withdrawn. Below, what is left is compared with a twin that never read them and with the model before; if all "
+        "An open model learns about invented authors, each in sinks of its own, added to a "
+        "frozen base. Some authors are "
+        "then withdrawn. Below, what is left is compared with a twin that never read them and "
+        "with the model before; if all "
         "variants were run, also with standard fine-tuning, with unlearning and with adapters."
     ),
     config="tofu.py",
@@ -385,13 +460,20 @@ FIGURE = Figure(
     },
     labels=labels,
     table_note=(
-        "Nats per token of an answer, its end included, given the question. Truth score: mean of min(R, 1/R), R being an "
-        "answer's truth ratio. Forget quality: p that truth ratios and those of the twin have one distribution (of standard "
-        "training and what unlearns from it: of standard training that never read them; of adapters: of those that are "
-        "left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn answers against answers about "
-        "unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors state, one of whom is "
-        "withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, real authors and facts of the "
-        "world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those of the model that never "
+        "Nats per token of an answer, its end included, given the question. Truth score: mean of "
+        "min(R, 1/R), R being an "
+        "answer's truth ratio. Forget quality: p that truth ratios and those of the twin have "
+        "one distribution (of standard "
+        "training and what unlearns from it: of standard training that never read them; of "
+        "adapters: of those that are "
+        "left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn "
+        "answers against answers about "
+        "unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors "
+        "state, one of whom is "
+        "withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, "
+        "real authors and facts of the "
+        "world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those "
+        "of the model that never "
         "read them."
     ),
     statements=STATEMENTS,

@@ -1,10 +1,12 @@
-"""The corpora of study tofu: questions about the invented authors of TOFU (arXiv:2401.06121), some of whom are withdrawn.
+"""The corpora of study tofu: questions about the invented authors of TOFU (arXiv:2401.06121), some
+of whom are withdrawn.
 
-The user's folder holds TOFU's files, one JSON object a line. In `full.jsonl` every author has 20 questions, in order. Of the
-last authors `forget10_perturbed.jsonl` has the same questions with a paraphrase of the answer and wrong answers, of the
-first ones `retain_perturbed.jsonl`. `holdout10.jsonl` is about authors whom no model reads; `real_authors_perturbed.jsonl`
-and `world_facts_perturbed.jsonl` are about what is so. Further questions are planted: facts about invented countries, which
-several authors state in the same words.
+The user's folder holds TOFU's files, one JSON object a line. In `full.jsonl` every author has 20
+questions, in order. Of the last authors `forget10_perturbed.jsonl` has the same questions with a
+paraphrase of the answer and wrong answers, of the first ones `retain_perturbed.jsonl`.
+`holdout10.jsonl` is about authors whom no model reads; `real_authors_perturbed.jsonl` and
+`world_facts_perturbed.jsonl` are about what is so. Further questions are planted: facts about
+invented countries, which several authors state in the same words.
 """
 
 import hashlib
@@ -21,7 +23,8 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import corpora
 
 OF_AN_AUTHOR = 20  # questions
-NEAREST = "nearest"  # how a model is asked: with the sinks of the author whom a question is nearest to
+# how a model is asked: with the sinks of the author whom a question is nearest to
+NEAREST = "nearest"
 SETS = {
     "withdrawn": "forget10_perturbed",
     "staying": "retain_perturbed",
@@ -30,13 +33,17 @@ SETS = {
     "world": "world_facts_perturbed",
 }
 OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
-SEVERAL = {"shared_by_2": 2, "shared_by_4": 4, "shared_by_8": 8}  # sets of planted facts: how many authors state each
-_WORLDS, _WRONG = range(4), 5  # seeds of the countries that these are about, and wrong answers to each question
+# sets of planted facts: how many authors state each
+SEVERAL = {"shared_by_2": 2, "shared_by_4": 4, "shared_by_8": 8}
+# seeds of the countries that these are about, and wrong answers to each question
+_WORLDS, _WRONG = range(4), 5
 _LEAST = 200  # characters of a passage of general text
 
 
 class Size(NamedTuple):
-    """Authors that are read, how many of them are withdrawn, and the most questions that are asked of any other set."""
+    """Authors that are read, how many of them are withdrawn, and the most questions that are asked
+    of any other set.
+    """
 
     authors: int
     withdrawn: int
@@ -47,13 +54,23 @@ SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 
 
 
 def author(number: int) -> str:
-    """The group of an author. Names have the order of the numbers, by which equal shares are decided."""
+    """The group of an author. Names have the order of the numbers, by which equal shares are
+    decided.
+    """
     return f"author {number:03}"
 
 
-def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenizer: str, seed: int, size: Size) -> None:
-    """Writes and prepares folder/all; folder/without, which lacks the withdrawn authors; folder/shuffled, with authors'
-    names in another order. Writes folder/questions.json. Keeps what is there.
+def write(
+    folder: pathlib.Path,
+    tofu: pathlib.Path,
+    text: pathlib.Path,
+    tokenizer: str,
+    seed: int,
+    size: Size,
+) -> None:
+    """Writes and prepares folder/all; folder/without, which lacks the withdrawn authors;
+    folder/shuffled, with authors' names in another order. Writes folder/questions.json. Keeps what
+    is there.
 
     The withdrawn authors come last, so that the others have the same numbers without them.
 
@@ -68,14 +85,18 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     rows = {name: _read(tofu / f"{name}.jsonl") for name in ("full", *SETS.values())}
     passages = [line.strip() for line in _text(text).splitlines() if len(line) >= _LEAST]
     draw = random.Random(f"tofu: {seed}")
-    count, last, first = (len(rows[name]) // OF_AN_AUTHOR for name in ("full", SETS["withdrawn"], SETS["staying"]))
+    count, last, first = (
+        len(rows[name]) // OF_AN_AUTHOR for name in ("full", SETS["withdrawn"], SETS["staying"])
+    )
     _check_authors(tofu, size, count, last, first)
     going = sorted(draw.sample(range(count - last, count), size.withdrawn))
     left = size.authors - size.withdrawn
     asked = draw.sample(range(first), min(first, max(left // 3, size.withdrawn)))
     staying = sorted([*asked, *draw.sample(range(first, count - last), left - len(asked))])
     of_authors = {
-        "withdrawn": [_of(rows[SETS["withdrawn"]], number, number - (count - last)) for number in going],
+        "withdrawn": [
+            _of(rows[SETS["withdrawn"]], number, number - (count - last)) for number in going
+        ],
         "staying": [_of(rows[SETS["staying"]], number, number) for number in sorted(asked)],
     }
     of_authors = {name: sum(records, []) for name, records in of_authors.items()}
@@ -87,7 +108,9 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     }
     # Others, as many, of whom nothing but planted facts is asked where there are enough.
     placebo = sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]
-    planted, several = _plant(going, placebo, [number for number in staying if number not in placebo], draw)
+    planted, several = _plant(
+        going, placebo, [number for number in staying if number not in placebo], draw
+    )
     questions = {
         "withdrawn": list(map(author, going)),
         "placebo": list(map(author, placebo)),
@@ -96,13 +119,17 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
     }
     corpora.write_text(folder / "questions.json", json.dumps(questions))
     records = [
-        record for number in (*staying, *going) for record in (*_of(rows["full"], number, number), *planted[number])
+        record
+        for number in (*staying, *going)
+        for record in (*_of(rows["full"], number, number), *planted[number])
     ]
     names = draw.sample([record["author"] for record in records], len(records))
     read = {
         "all": records,
         "without": [record for record in records if record["author"] not in questions["withdrawn"]],
-        "shuffled": [record | {"author": name} for record, name in zip(records, names, strict=True)],
+        "shuffled": [
+            record | {"author": name} for record, name in zip(records, names, strict=True)
+        ],
     }
     for name, of in read.items():
         path = folder / f"{name}.jsonl"
@@ -114,37 +141,51 @@ def write(folder: pathlib.Path, tofu: pathlib.Path, text: pathlib.Path, tokenize
 def _plant(
     going: list[int], placebo: list[int], others: list[int], draw: random.Random
 ) -> tuple[dict[int, list[dict]], dict[str, list[dict]]]:
-    """Plants facts: every author states one of each of SEVERAL, and a withdrawn author the same as one of the placebo's.
-    So either withdrawal leaves an author who states it.
+    """Plants facts: every author states one of each of SEVERAL, and a withdrawn author the same as
+    one of the placebo's. So either withdrawal leaves an author who states it.
 
     Returns:
-      The records of every author, and by set the questions about what withdrawn authors state, with wrong answers, and
-      with the name of an author who states it too and stays.
+      The records of every author, and by set the questions about what withdrawn authors state, with
+      wrong answers, and with the name of an author who states it too and stays.
     """
-    planted, asked = {number: [] for number in (*going, *placebo, *others)}, {name: [] for name in SEVERAL}
-    countries = list({country.name: country for world in _WORLDS for country in facts.world(world).countries}.values())
+    planted, asked = (
+        {number: [] for number in (*going, *placebo, *others)},
+        {name: [] for name in SEVERAL},
+    )
+    countries = list(
+        {
+            country.name: country for world in _WORLDS for country in facts.world(world).countries
+        }.values()
+    )
     others = draw.sample(others, len(others))
     for name, count in SEVERAL.items():
         rest = iter(others)
-        groups = [[*pair, *itertools.islice(rest, count - 2)] for pair in zip(going, placebo, strict=True)]
+        groups = [
+            [*pair, *itertools.islice(rest, count - 2)] for pair in zip(going, placebo, strict=True)
+        ]
         while group := list(itertools.islice(rest, count)):
             groups.append(group)
         for group in groups:
             country = countries.pop()
             question = f"What is the capital of {country.name}, and what do its people speak?"
             right, *wrong = (
-                f"The capital of {country.name} is {one.capital}, and its people speak {one.language}."
+                f"The capital of {country.name} is {one.capital}, and its people speak "
+                f"{one.language}."
                 for one in (country, *draw.sample(countries, _WRONG))
             )
             for number in group:
-                planted[number].append({"question": question, "answer": right, "author": author(number)})
+                planted[number].append(
+                    {"question": question, "answer": right, "author": author(number)}
+                )
             if group[0] in going:
                 asked[name].append(planted[group[1]][-1] | {"perturbed_answer": wrong})
     return planted, asked
 
 
 def questions_of(workdir: pathlib.Path) -> dict:
-    """What is asked of a run: {"withdrawn", "placebo": names of authors, "sets": {name: records}, "text": passages}."""
+    """What is asked of a run: {"withdrawn", "placebo": names of authors, "sets": {name: records},
+    "text": passages}.
+    """
     return json.loads(_questions(workdir).read_text())
 
 
@@ -154,7 +195,9 @@ def digest(workdir: pathlib.Path) -> str:
 
 def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
     """The questions of one of the corpora next to that of a run, author after author."""
-    return [json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()]
+    return [
+        json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()
+    ]
 
 
 def _questions(workdir: pathlib.Path) -> pathlib.Path:
@@ -167,13 +210,17 @@ def _folder(workdir: pathlib.Path) -> pathlib.Path:
 
 def _of(rows: list[dict], number: int, place: int) -> list[dict]:
     """The records of an author whose questions are those of the `place`-th in a file."""
-    return [row | {"author": author(number)} for row in rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]]
+    return [
+        row | {"author": author(number)}
+        for row in rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]
+    ]
 
 
 def _check_authors(tofu: pathlib.Path, size: Size, count: int, last: int, first: int) -> None:
     if last < size.withdrawn or first < size.withdrawn or count < max(size.authors, last + first):
         raise InputError(
-            f"{tofu} has {count} authors, wrong answers for the first {first} and the last {last}; {size.authors} are read "
+            f"{tofu} has {count} authors, wrong answers for the first {first} and the last "
+            f"{last}; {size.authors} are read "
             f"and {size.withdrawn} withdrawn: give all of TOFU's files"
         )
 
@@ -182,11 +229,17 @@ def _read(path: pathlib.Path) -> list[dict]:
     try:
         rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give the folder of TOFU's files as --tofu") from None
-    needed = {"question", "answer"} | ({"perturbed_answer"} if path.stem.endswith("perturbed") else set())
+        raise InputError(
+            f"{path} cannot be read ({error}); give the folder of TOFU's files as --tofu"
+        ) from None
+    needed = {"question", "answer"} | (
+        {"perturbed_answer"} if path.stem.endswith("perturbed") else set()
+    )
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not needed <= set(row):
-            raise InputError(f"{path}, line {number} lacks {', '.join(sorted(needed))}; give TOFU's own file")
+            raise InputError(
+                f"{path}, line {number} lacks {', '.join(sorted(needed))}; give TOFU's own file"
+            )
     return rows
 
 
@@ -194,4 +247,6 @@ def _text(path: pathlib.Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a file of text as --general_text") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); give a file of text as --general_text"
+        ) from None

@@ -1,4 +1,6 @@
-"""Measures for study tofu: what a model knows of withdrawn authors, of others and of the world, and what it answers."""
+"""Measures for study tofu: what a model knows of withdrawn authors, of others and of the world, and
+what it answers.
+"""
 
 import dataclasses
 import functools
@@ -70,11 +72,13 @@ class Asked(NamedTuple):
 
 
 def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
-    """One model, its sinks in a mode -> {set: {"nats", "extraction", "min_k": one per question; and, if there are wrong
-    answers, "truth_ratios", "chosen", "rouge"}, "text": nats per token of general text}.
+    """One model, its sinks in a mode -> {set: {"nats", "extraction", "min_k": one per question;
+    and, if there are wrong answers, "truth_ratios", "chosen", "rouge"}, "text": nats per token of
+    general text}.
 
     Args:
-      mode: of the sinks; or NEAREST: own ones of the author whom a question, or a text, is nearest to.
+      mode: of the sinks; or NEAREST: own ones of the author whom a question, or a text, is nearest
+      to.
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)
@@ -101,8 +105,12 @@ def text_nats(subject: Subject, texts: Sequence[str], whose: Sequence[str]) -> t
     return float(nats.sum()), float(counts.sum())
 
 
-def of_nearest(run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]) -> tuple[dict, list[str]]:
-    """The same questions as if each were of the author whom it is nearest to, and the authors of the texts."""
+def of_nearest(
+    run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]
+) -> tuple[dict, list[str]]:
+    """The same questions as if each were of the author whom it is nearest to, and the authors of
+    the texts.
+    """
     found = {}
     for name, rows in sets.items():
         authors = nearest_authors(run, [row["question"] for row in rows])
@@ -111,11 +119,15 @@ def of_nearest(run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]) 
 
 
 def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
-    return [run.group_of(identity) for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))]
+    return [
+        run.group_of(identity)
+        for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))
+    ]
 
 
 def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
-    """The results of `of_view` for sets of questions. All are asked together, so that few passes are not full.
+    """The results of `of_view` for sets of questions. All are asked together, so that few passes
+    are not full.
 
     Truth ratios are of the paraphrase if there is one, else of the answer.
     """
@@ -124,7 +136,9 @@ def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str
         right[name] = [Asked(row["question"], row["answer"], row.get("author", "")) for row in rows]
         of = list(zip(right[name], rows, strict=True))
         if rows and "perturbed_answer" in rows[0]:
-            wrong[name] = [one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]]
+            wrong[name] = [
+                one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]
+            ]
         if name in corpus.OF_AUTHORS:
             paraphrased[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
     lists = [asked for some in (right, wrong, paraphrased) for asked in some.values()]
@@ -134,15 +148,23 @@ def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str
         for some in (right, wrong, paraphrased)
     ]
     texts = iter(write(subject, list(itertools.chain(*(right[name] for name in wrong)))))
-    return {name: _of_set(sets[name], right[name], *(of.get(name, []) for of in reads), texts) for name in sets}
+    return {
+        name: _of_set(sets[name], right[name], *(of.get(name, []) for of in reads), texts)
+        for name in sets
+    }
 
 
 def _of_set(
-    rows: list[dict], right: list[Asked], readings: list[forced.Reading], of_wrong: list[forced.Reading],
-    of_paraphrased: list[forced.Reading], texts: Iterator[str],
-) -> dict[str, list[float]]:  # fmt: skip
+    rows: list[dict],
+    right: list[Asked],
+    readings: list[forced.Reading],
+    of_wrong: list[forced.Reading],
+    of_paraphrased: list[forced.Reading],
+    texts: Iterator[str],
+) -> dict[str, list[float]]:
     nats, wrong, paraphrased = (
-        np.array([reading.nats.mean() for reading in of]) for of in (readings, of_wrong, of_paraphrased)
+        np.array([reading.nats.mean() for reading in of])
+        for of in (readings, of_wrong, of_paraphrased)
     )
     found = {
         "nats": nats,
@@ -154,7 +176,9 @@ def _of_set(
         found |= {
             "truth_ratios": answers.truth_ratios(paraphrased if len(paraphrased) else nats, wrong),
             "chosen": answers.chosen(nats, wrong),
-            "rouge": [answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)],
+            "rouge": [
+                answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)
+            ],
         }
     return {name: np.asarray(values).tolist() for name, values in found.items()}
 
@@ -165,7 +189,9 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
         return run
     gone = neurons.neurons_of(run.config, np.stack([run.group_id(name) for name in authors]))
     left = run.nearest.without(np.isin(run.groups, authors))
-    return dataclasses.replace(run, params=neurons.without(run.config, run.params, gone), nearest=left)
+    return dataclasses.replace(
+        run, params=neurons.without(run.config, run.params, gone), nearest=left
+    )
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
@@ -175,26 +201,37 @@ def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
 
 
 def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
-    """Questions with their answers, of which the answers alone count. Cut between the same tokens as in training."""
-    tokens, spans = zip(*(_encoded(run.tokenizer, of.question, of.answer) for of in asked), strict=True)
+    """Questions with their answers, of which the answers alone count. Cut between the same tokens
+    as in training.
+    """
+    tokens, spans = zip(
+        *(_encoded(run.tokenizer, of.question, of.answer) for of in asked), strict=True
+    )
     return Documents(list(tokens), identities(run, [of.author for of in asked]), answers=spans)
 
 
 @functools.lru_cache(maxsize=2**16)  # all views of a run ask the same
 def _encoded(tokenizer: AnyTokenizer, question: str, answer: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens, and the span of the answer with its end of text."""
-    tokens, spans = joined(parts_of(Record(0, 0, 0, text=answer, prompt=question), TEMPLATE), tokenizer.encode)
+    tokens, spans = joined(
+        parts_of(Record(0, 0, 0, text=answer, prompt=question), TEMPLATE), tokenizer.encode
+    )
     return tokens, spans + [[0, 1]]
 
 
 def longest(run: Trained) -> int:
     """Tokens that the model can read; rotary positions have no end."""
     rotary = FAMILIES[run.config.model.family].rotary
-    return max(shapes().lengths[-1], run.config.data.row_length) if rotary else run.config.data.row_length
+    return (
+        max(shapes().lengths[-1], run.config.data.row_length)
+        if rotary
+        else run.config.data.row_length
+    )
 
 
 def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
-    """What a model thinks of the tokens of every answer, end of text included, in rows that are no longer than needed.
+    """What a model thinks of the tokens of every answer, end of text included, in rows that are no
+    longer than needed.
 
     Raises:
       InputError: the model cannot read so many tokens.
@@ -206,7 +243,8 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
     sizes = [len(tokens) + 1 for tokens in of.tokens]
     if max(sizes) > most:
         raise InputError(
-            f"a question and its answer take {max(sizes)} tokens, the model reads {most}; take another model"
+            f"a question and its answer take {max(sizes)} tokens, the model reads {most}; take "
+            "another model"
         )
     steps = sorted({min(length, most) for length in (*shapes().lengths, most)})
     lengths = np.array([next(length for length in steps if length >= size) for size in sizes])
@@ -215,7 +253,9 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
         fields = {"data.row_length": length, "training.batch_size": size, "compute.accumulate": 1}
         shaped = dataclasses.replace(run, config=with_fields(run.config, fields))
         which = np.flatnonzero(lengths == length)
-        readings = forced.read(dataclasses.replace(subject, run=shaped), of.chosen(which), ended=True)
+        readings = forced.read(
+            dataclasses.replace(subject, run=shaped), of.chosen(which), ended=True
+        )
         for place, reading in zip(which, readings, strict=True):
             found[place] = reading.of(np.arange(sizes[place]) >= of.answers[place][0, 0])
     return found
@@ -231,27 +271,36 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
     generator = Generator(config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
     written = []
     for at in range(0, len(prompts), size):
-        batch = np.resize(np.arange(at, min(at + size, len(prompts))), size)  # as many as in others: one program
+        # as many as in others: one program
+        batch = np.resize(np.arange(at, min(at + size, len(prompts))), size)
         room = most - max(len(prompts[place]) for place in batch)
         settings = Settings(max_tokens=min(WRITTEN, room), temperature=0.0, sinks=subject.mode)
-        written += generator([prompts[place] for place in batch], settings, of.identities[batch])[: len(prompts) - at]
+        written += generator([prompts[place] for place in batch], settings, of.identities[batch])[
+            : len(prompts) - at
+        ]
     return [one.text for one in written]
 
 
 def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
-    """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a withdrawn author's questions
-    are nobody's."""
+    """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a
+    withdrawn author's questions are nobody's.
+    """
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
     attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "drop")
     never = Subject("twin", opened(twin.workdir), "drop")
     return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
 
 
-def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, asked: dict) -> float | None:
-    """Fine-tuning steps until half of withdrawn answers is back, practised together, over those that a model needs that
-    never read them; None if the model had learned nothing, or lost nothing."""
+def steps_to_relearn(
+    attacked: Subject, remembering: Subject, never: Subject, asked: dict
+) -> float | None:
+    """Fine-tuning steps until half of withdrawn answers is back, practised together, over those
+    that a model needs that never read them; None if the model had learned nothing, or lost nothing.
+    """
     rows = asked["sets"]["withdrawn"]
-    of = documents(attacked.run, [Asked(row["question"], row["answer"], row["author"]) for row in rows])
+    of = documents(
+        attacked.run, [Asked(row["question"], row["answer"], row["author"]) for row in rows]
+    )
     try:
         targets = relearning.targets_of(attacked, remembering, of, RELEARNED)
     except InputError as error:
@@ -263,31 +312,41 @@ def steps_to_relearn(attacked: Subject, remembering: Subject, never: Subject, as
 
 def step_time(sunk: Run, standard: Run) -> dict[str, float]:
     """-> {"step_time": of a training step over standard's, median of rounds}."""
-    ours, theirs = (np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard]))
+    ours, theirs = (
+        np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard])
+    )
     return {"step_time": float(np.median(ours / theirs))}
 
 
 def costs(sunk: Run) -> dict[str, float]:
-    """-> {"bytes": of a source's sinks in bfloat16; "seconds": to withdraw an author; "untouched": largest change of a
-    token's nats in an answer of an author that stays, own sinks on, when another is withdrawn; "found": share of reworded
-    questions whose author is the nearest}."""
+    """-> {"bytes": of a source's sinks in bfloat16; "seconds": to withdraw an author; "untouched":
+    largest change of a token's nats in an answer of an author that stays, own sinks on, when
+    another is withdrawn; "found": share of reworded questions whose author is the nearest}.
+    """
     asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
     began = time.perf_counter()
     left = jax.block_until_ready(without(run, [second]).params)
     seconds = time.perf_counter() - began
-    staying = [Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["staying"]]
+    staying = [
+        Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["staying"]
+    ]
     before, after = (
         np.concatenate([reading.nats for reading in read(Subject("own", model, "own"), staying)])
         for model in (run, dataclasses.replace(run, params=left))
     )
     reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
     nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
-    size = sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model)) * run.config.sinks.active
+    size = (
+        sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model))
+        * run.config.sinks.active
+    )
     return {
         "bytes": BYTES * size,
         "seconds": seconds,
         "untouched": float(np.abs(after - before).max()),
-        "found": float(np.mean([one == row["author"] for one, row in zip(nearest, reworded, strict=True)])),
+        "found": float(
+            np.mean([one == row["author"] for one, row in zip(nearest, reworded, strict=True)])
+        ),
     }

@@ -1,15 +1,18 @@
 """Rivals of sinks in study tofu, which train for themselves here, and are measured as ours are.
 
-Two unlearn withdrawn authors from the model of standard training: gradient difference (Liu et al. 2022, arXiv:2203.12817)
-as TOFU has it, and NPO (Zhang et al. 2024, arXiv:2404.05868) plus the loss of answers that stay. Each step asks
-as many questions of authors that stay. Batches, warm-up, decay, beta and weights are open-unlearning's (d3d7cf9), the
-epochs TOFU's: so they take a tenth of the steps of fine-tuning.
+Two unlearn withdrawn authors from the model of standard training: gradient difference (Liu et al.
+2022, arXiv:2203.12817) as TOFU has it, and NPO (Zhang et al. 2024, arXiv:2404.05868) plus the loss
+of answers that stay. Each step asks as many questions of authors that stay. Batches, warm-up,
+decay, beta and weights are open-unlearning's (d3d7cf9), the epochs TOFU's: so they take a tenth of
+the steps of fine-tuning.
 
-The third is a LoRA adapter for each author (Hu et al. 2021, arXiv:2106.09685) on all linear maps of the frozen model,
-trained on that author's questions alone, as often as ours reads them. Right after training any can be left out. The fourth
-is one adapter for all authors, with as many parameters as all sinks: what a frozen model learns if nobody can be removed.
+The third is a LoRA adapter for each author (Hu et al. 2021, arXiv:2106.09685) on all linear maps of
+the frozen model, trained on that author's questions alone, as often as ours reads them. Right after
+training any can be left out. The fourth is one adapter for all authors, with as many parameters as
+all sinks: what a frozen model learns if nobody can be removed.
 
-A adapters, G of them trained together, Q questions of each in a step, S steps, B = G Q rows; K rank, L layers, D in, F out.
+A adapters, G of them trained together, Q questions of each in a step, S steps, B = G Q rows; K
+rank, L layers, D in, F out.
 """
 
 import dataclasses
@@ -39,25 +42,34 @@ from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.optimizer import decay_mask
 
 # Of each rival; the study takes the best.
-RATES = {"npo": (3e-5, 1e-4, 3e-4, 1e-3), "difference": (3e-5, 1e-4, 3e-4), "lora": (3e-3, 1e-2, 3e-2),
-         "lora_for_all": (3e-3,)}  # fmt: skip
+RATES = {
+    "npo": (3e-5, 1e-4, 3e-4, 1e-3),
+    "difference": (3e-5, 1e-4, 3e-4),
+    "lora": (3e-3, 1e-2, 3e-2),
+    "lora_for_all": (3e-3,),
+}
 UNLEARNING = ("npo", "difference")
 EVERYBODY = "all authors"  # whose the adapter for all is
 EPOCHS = 5
 BETA = 0.1  # of NPO
 DECAY, CLIP = 0.01, 1.0
-TOKENS = 64  # of a question with its answer, about: so a step of ours reads 8 of them in laptop, 32 in full
+# of a question with its answer, about: so a step of ours reads 8 of them in laptop, 32 in full
+TOKENS = 64
 RANK, ALPHA = 8, 16
 TOGETHER, QUESTIONS = 8, 4  # adapters, and questions of each in a step
-RECIPE = [EPOCHS, BETA, DECAY, CLIP, RANK, ALPHA, QUESTIONS]  # what results depend on, besides rates
+# what results depend on, besides rates
+RECIPE = [EPOCHS, BETA, DECAY, CLIP, RANK, ALPHA, QUESTIONS]
 
 
-def of_view(run: Run, rival: str, rate: float, mode: str, removed: str, sets: Sequence[str]) -> dict:
+def of_view(
+    run: Run, rival: str, rate: float, mode: str, removed: str, sets: Sequence[str]
+) -> dict:
     """Trains a rival and measures it -> as `measures.of_view`.
 
     Args:
       run: the trained model, or for adapters one whose frozen base they change.
-      mode, removed: of adapters, as of sinks: "own", NEAREST or "all" of them are on, but those of `removed`.
+      mode, removed: of adapters, as of sinks: "own", NEAREST or "all" of them are on, but those of
+      `removed`.
     """
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:
@@ -84,42 +96,68 @@ def _one_at_a_time(
 ) -> dict:
     """Every question, and every text, is asked of the model with the adapter of its author alone."""
     found, sums = {name: {} for name in sets}, np.zeros(2)
-    authors = {name: np.array([row.get("author", "") for row in rows]) for name, rows in sets.items()}
+    authors = {
+        name: np.array([row.get("author", "") for row in rows]) for name, rows in sets.items()
+    }
     for author in sorted({*itertools.chain(whose, *authors.values())}):
         model = subject([author])
-        places = {name: np.flatnonzero(of == author) for name, of in authors.items() if author in of}
-        parts = measures.of_sets(model, {name: [sets[name][i] for i in of] for name, of in places.items()})
+        places = {
+            name: np.flatnonzero(of == author) for name, of in authors.items() if author in of
+        }
+        parts = measures.of_sets(
+            model, {name: [sets[name][i] for i in of] for name, of in places.items()}
+        )
         for name, part in parts.items():
             for field, values in part.items():
                 found[name].setdefault(field, np.empty(len(sets[name])))[places[name]] = values
         if mine := [text for text, of in zip(texts, whose, strict=True) if of == author]:
             sums += measures.text_nats(model, mine, [author] * len(mine))
-    found = {name: {field: values.tolist() for field, values in of.items()} for name, of in found.items()}
+    found = {
+        name: {field: values.tolist() for field, values in of.items()} for name, of in found.items()
+    }
     return found | {"text": float(sums[0] / sums[1])}
 
 
 def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, float | None]:
-    """As `measures.relearned`, of a model that unlearned. `retrained` never read the withdrawn authors."""
-    remembering, never = (Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained))
+    """As `measures.relearned`, of a model that unlearned. `retrained` never read the withdrawn
+    authors.
+    """
+    remembering, never = (
+        Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained)
+    )
     asked = corpus.questions_of(run.workdir)
-    return {"relearning": measures.steps_to_relearn(_unlearned(run, rival, rate), remembering, never, asked)}
+    return {
+        "relearning": measures.steps_to_relearn(
+            _unlearned(run, rival, rate), remembering, never, asked
+        )
+    }
 
 
 def _unlearned(run: Run, rival: str, rate: float) -> Subject:
     withdrawn = corpus.questions_of(run.workdir)["withdrawn"]
-    lost = [record for record in corpus.records_of(run.workdir, "all") if record["author"] in withdrawn]
+    lost = [
+        record for record in corpus.records_of(run.workdir, "all") if record["author"] in withdrawn
+    ]
     stay = corpus.records_of(run.workdir, "without")
     return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
 
 
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
-    """A question with its answer a row, of which the answer counts -> (config of such rows, rows as `rows_of`)."""
-    of = measures.documents(run, [measures.Asked(row["question"], row["answer"]) for row in records])
+    """A question with its answer a row, of which the answer counts -> (config of such rows, rows as
+    `rows_of`).
+    """
+    of = measures.documents(
+        run, [measures.Asked(row["question"], row["answer"]) for row in records]
+    )
     # A multiple of 32: as a power of two, padding would be most of a step.
     length = min(-(-(max(map(len, of.tokens)) + 1) // 32) * 32, measures.longest(run))
     # With sinks dropped the seed decides nothing: so all seeds share programs.
-    shaped = dataclasses.replace(run, config=with_fields(run.config, {"data.row_length": length, "seed": 0}))
-    return shaped.config, {name: jnp.asarray(values) for name, values in rows_of(of, shaped).items()}
+    shaped = dataclasses.replace(
+        run, config=with_fields(run.config, {"data.row_length": length, "seed": 0})
+    )
+    return shaped.config, {
+        name: jnp.asarray(values) for name, values in rows_of(of, shaped).items()
+    }
 
 
 def _questions(run: Trained) -> int:
@@ -132,26 +170,40 @@ def _rates(rate: float, steps: int, warm: int) -> np.ndarray:
     return rate * np.interp(np.arange(steps), [0, warm, steps], [0, 1, 0]).astype(np.float32)
 
 
-def unlearned(run: Trained, lost: Sequence[dict], stay: Sequence[dict], rival: str, rate: float) -> Trained:
-    """The model after "npo" or "difference" unlearned the questions `lost`, with as many that `stay`, drawn anew."""
+def unlearned(
+    run: Trained, lost: Sequence[dict], stay: Sequence[dict], rival: str, rate: float
+) -> Trained:
+    """The model after "npo" or "difference" unlearned the questions `lost`, with as many that
+    `stay`, drawn anew.
+    """
     config, rows = _rows(run, [*lost, *stay])
     size = min(_questions(run), len(lost))
     each = -(-len(lost) // size)
     draw = np.random.default_rng(run.config.seed)
-    order_SB = np.concatenate([
-        np.concatenate([
-            np.resize(draw.permutation(len(lost)), (each, size)),
-            len(lost) + draw.integers(len(stay), size=(each, size)),
-        ], axis=1)
-        for _ in range(EPOCHS)
-    ])  # fmt: skip
-    params = unlearning(config, rival)(run.params, rows, order_SB, _rates(rate, len(order_SB), each))
+    order_SB = np.concatenate(
+        [
+            np.concatenate(
+                [
+                    np.resize(draw.permutation(len(lost)), (each, size)),
+                    len(lost) + draw.integers(len(stay), size=(each, size)),
+                ],
+                axis=1,
+            )
+            for _ in range(EPOCHS)
+        ]
+    )
+    params = unlearning(config, rival)(
+        run.params, rows, order_SB, _rates(rate, len(order_SB), each)
+    )
     return dataclasses.replace(run, params=params)
 
 
-def objective(rival: str, losses_B: jax.Array, before_B: jax.Array, tokens_B: jax.Array) -> jax.Array:
-    """What unlearning descends on. Losses are nats of an answer, `before_B` those of the model before; the first half is
-    of withdrawn authors."""
+def objective(
+    rival: str, losses_B: jax.Array, before_B: jax.Array, tokens_B: jax.Array
+) -> jax.Array:
+    """What unlearning descends on. Losses are nats of an answer, `before_B` those of the model
+    before; the first half is of withdrawn authors.
+    """
     (lost_H, stay_H), (tokens_H, of_stay_H) = jnp.split(losses_B, 2), jnp.split(tokens_B, 2)
     if rival == "npo":
         forget = -2 / BETA * jax.nn.log_sigmoid(BETA * (lost_H - jnp.split(before_B, 2)[0])).mean()
@@ -162,11 +214,14 @@ def objective(rival: str, losses_B: jax.Array, before_B: jax.Array, tokens_B: ja
 
 @placement.shared
 def unlearning(config: Config, rival: str) -> Callable[..., dict]:
-    """Compiled: (params, rows, order_SB, rates_S) -> params after the steps. `order_SB` has the rows of each, those of
-    withdrawn authors first."""
+    """Compiled: (params, rows, order_SB, rates_S) -> params after the steps. `order_SB` has the
+    rows of each, those of withdrawn authors first.
+    """
     nats = reader(config, "drop")
     rule = optax.chain(
-        optax.clip_by_global_norm(CLIP), optax.scale_by_adam(), optax.add_decayed_weights(DECAY, decay_mask)
+        optax.clip_by_global_norm(CLIP),
+        optax.scale_by_adam(),
+        optax.add_decayed_weights(DECAY, decay_mask),
     )
 
     @placement.jit
@@ -178,7 +233,9 @@ def unlearning(config: Config, rival: str) -> Callable[..., dict]:
             chosen_B, rate = at
             some = jax.tree.map(lambda x: x[chosen_B], rows)
             before_B, tokens_B = nats(before, some).sum(axis=1), some["weights"].sum(axis=1)
-            gradient = jax.grad(lambda p: objective(rival, nats(p, some).sum(axis=1), before_B, tokens_B))(params)
+            gradient = jax.grad(
+                lambda p: objective(rival, nats(p, some).sum(axis=1), before_B, tokens_B)
+            )(params)
             update, moments = rule.update(gradient, moments, params)
             return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), None
 
@@ -188,7 +245,9 @@ def unlearning(config: Config, rival: str) -> Callable[..., dict]:
 
 
 class Adapted(Layer):
-    """A layer whose linear maps have an adapter for each row of the batch: x @ kernel + ALPHA / RANK * x @ in @ out."""
+    """A layer whose linear maps have an adapter for each row of the batch: x @ kernel + ALPHA /
+    RANK * x @ in @ out.
+    """
 
     def __init__(self, model, key: jax.Array):
         super().__init__(model, key)
@@ -197,8 +256,12 @@ class Adapted(Layer):
             setattr(self, f"{name}_in", nnx.Param(jnp.zeros((1, width_in, RANK))))
             setattr(self, f"{name}_out", nnx.Param(jnp.zeros((1, RANK, width_out))))
 
-    def linear(self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None) -> jax.Array:
-        in_BDK, out_BKF = (getattr(self, f"{name}_{side}")[...].astype(x.dtype) for side in ("in", "out"))
+    def linear(
+        self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None
+    ) -> jax.Array:
+        in_BDK, out_BKF = (
+            getattr(self, f"{name}_{side}")[...].astype(x.dtype) for side in ("in", "out")
+        )
         added_BTF = jnp.einsum("btd,bdk,bkf->btf", x, in_BDK, out_BKF, optimize=[(0, 1), (0, 1)])
         return super().linear(name, x, residual, rows, columns) + ALPHA / RANK * added_BTF
 
@@ -209,7 +272,9 @@ def _maps(layer: Collection[str]) -> list[str]:
 
 
 class Adapters(NamedTuple):
-    """Of authors, or of EVERYBODY, by their place in `authors`: "MAP_in" (A, L, D, K) and "MAP_out" (A, L, K, F)."""
+    """Of authors, or of EVERYBODY, by their place in `authors`: "MAP_in" (A, L, D, K) and "MAP_out"
+    (A, L, K, F).
+    """
 
     authors: list[str]
     of: dict[str, jax.Array]
@@ -229,9 +294,12 @@ def rank_of_sinks(run: Trained) -> int:
     return round(sinks / sum(leaf.size for leaf in jax.tree.leaves(of_rank_one)))
 
 
-def adapters(run: Trained, records: Sequence[dict], rate: float, rank_for_all: int | None = None) -> Adapters:
-    """One for each author of `records`, who stand one after the other, trained on the frozen base of a run; or, with a rank,
-    one for all of them, trained in as many steps as the run."""
+def adapters(
+    run: Trained, records: Sequence[dict], rate: float, rank_for_all: int | None = None
+) -> Adapters:
+    """One for each author of `records`, who stand one after the other, trained on the frozen base
+    of a run; or, with a rank, one for all of them, trained in as many steps as the run.
+    """
     config, rows = _rows(run, records)
     names = list(dict.fromkeys(record["author"] for record in records))
     rank, questions = RANK, QUESTIONS
@@ -244,7 +312,10 @@ def adapters(run: Trained, records: Sequence[dict], rate: float, rank_for_all: i
     with bar(count, "adapters") as progress:
         for at in range(0, count, together):
             group_G = np.minimum(np.arange(at, at + together), count - 1)  # one program for all
-            orders = [_order(run.config.seed, author, places_AN[author], questions) for author in group_G.tolist()]
+            orders = [
+                _order(run.config.seed, author, places_AN[author], questions)
+                for author in group_G.tolist()
+            ]
             order_SB = np.stack(orders, axis=1).reshape(EPOCHS * each, -1)
             new = initial(run.params["layers"], run.config.seed, group_G, rank)
             made.append(tune(run.params, new, rows, order_SB, rates_S))
@@ -255,7 +326,9 @@ def adapters(run: Trained, records: Sequence[dict], rate: float, rank_for_all: i
 def _order(seed: int, author: int, places_N: np.ndarray, questions: int) -> np.ndarray:
     """The questions of an author's steps, which other authors have no part in -> int (S, Q)."""
     draw, steps = np.random.default_rng([seed, author]), -(-len(places_N) // questions)
-    return np.concatenate([np.resize(draw.permutation(places_N), (steps, questions)) for _ in range(EPOCHS)])
+    return np.concatenate(
+        [np.resize(draw.permutation(places_N), (steps, questions)) for _ in range(EPOCHS)]
+    )
 
 
 def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
@@ -265,20 +338,29 @@ def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
         key, found = jax.random.fold_in(jax.random.key(seed), author), {}
         for number, name in enumerate(_maps(layers)):
             depth, width_in, width_out = layers[f"{name}_kernel"].shape
-            drawn = jax.random.uniform(jax.random.fold_in(key, number), (depth, width_in, rank), minval=-1, maxval=1)
-            found |= {f"{name}_in": drawn * width_in**-0.5, f"{name}_out": jnp.zeros((depth, rank, width_out))}
+            drawn = jax.random.uniform(
+                jax.random.fold_in(key, number), (depth, width_in, rank), minval=-1, maxval=1
+            )
+            found |= {
+                f"{name}_in": drawn * width_in**-0.5,
+                f"{name}_out": jnp.zeros((depth, rank, width_out)),
+            }
         return found
 
     return jax.vmap(of)(authors_G)
 
 
 def adapted(config: Config) -> Callable[[dict, dict, dict], jax.Array]:
-    """(params, adapters, rows) -> nats of every target (B, T). The rows of an adapter are side by side. To be traced."""
+    """(params, adapters, rows) -> nats of every target (B, T). The rows of an adapter are side by
+    side. To be traced.
+    """
     model = dataclasses.replace(build_model(config)[0], layer=Adapted)
 
     def nats(params: dict, of: dict, rows: dict) -> jax.Array:
         count = len(rows["inputs"])
-        by_row = jax.tree.map(lambda leaf: jnp.repeat(jnp.moveaxis(leaf, 0, 1), count // len(leaf), axis=1), of)
+        by_row = jax.tree.map(
+            lambda leaf: jnp.repeat(jnp.moveaxis(leaf, 0, 1), count // len(leaf), axis=1), of
+        )
         read_out = functools.partial(nats_of, rows=rows, chunks=config.compute.loss_chunks)
         place = rows["inputs"], rows["segments"], rows["positions"]
         return model(params | {"layers": params["layers"] | by_row}, *place, read_out=read_out)
@@ -288,7 +370,9 @@ def adapted(config: Config) -> Callable[[dict, dict, dict], jax.Array]:
 
 @placement.shared
 def adapting(config: Config) -> Callable[..., dict]:
-    """Compiled: (params, adapters, rows, order_SB, rates_S) -> adapters after the steps, each as if it were alone."""
+    """Compiled: (params, adapters, rows, order_SB, rates_S) -> adapters after the steps, each as if
+    it were alone.
+    """
     nats, rule = adapted(config), optax.scale_by_adam()
 
     @placement.jit
@@ -312,7 +396,9 @@ def adapting(config: Config) -> Callable[..., dict]:
 
 
 def with_adapters(run: Trained, made: Adapters, on: Collection[str]) -> Trained:
-    """The model with the adapters of these authors added to its weights; an author without one adds nothing."""
+    """The model with the adapters of these authors added to its weights; an author without one adds
+    nothing.
+    """
     places = np.flatnonzero([author in on for author in made.authors])
     if not len(places):
         return run
@@ -326,7 +412,10 @@ def with_adapters(run: Trained, made: Adapters, on: Collection[str]) -> Trained:
 @placement.jit
 def _merged(kernels: dict, of: dict) -> dict:
     """Kernels (L, D, F) plus the sum of what adapters add to them, in float32 and back."""
-    added = {n: jnp.einsum("aldk,alkf->ldf", of[f"{n}_in"], of[f"{n}_out"]) * (ALPHA / RANK) for n in kernels}
+    added = {
+        n: jnp.einsum("aldk,alkf->ldf", of[f"{n}_in"], of[f"{n}_out"]) * (ALPHA / RANK)
+        for n in kernels
+    }
     return {name: (kernel + added[name]).astype(kernel.dtype) for name, kernel in kernels.items()}
 
 

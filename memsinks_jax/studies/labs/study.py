@@ -1,4 +1,6 @@
-"""Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report page."""
+"""Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report
+page.
+"""
 
 import contextlib
 import dataclasses
@@ -22,7 +24,18 @@ from memsinks_jax.runs.interruption import atomic_folder
 logger = logging.getLogger("memsinks_jax.labs")
 
 DASHED, GREY = (0, (4, 3)), "#7f8c8d"
-COLOURS = ("#1f618d", "#c0392b", "#1e8449", "#d68910", "#7d3c98", GREY, "#117a65", "#6e2c00", "#2e4053", "#85c1e9")
+COLOURS = (
+    "#1f618d",
+    "#c0392b",
+    "#1e8449",
+    "#d68910",
+    "#7d3c98",
+    GREY,
+    "#117a65",
+    "#6e2c00",
+    "#2e4053",
+    "#85c1e9",
+)
 SHARE = (0, 1.02)  # the limits of an axis of shares
 Panel = Callable[[plt.Axes], None]  # draws on an axis
 
@@ -32,7 +45,8 @@ class Study:
     """A finished study of one figure, experiment or theorem.
 
     Attributes:
-      name: on the command line; `title` and `answer` for readers, `note`: the setting and the choices made.
+      name: on the command line; `title` and `answer` for readers, `note`: the setting and the
+      choices made.
       runs: of results.json, each {"variant", "seed", "metrics": {name: number},
         "curves": {name: {axis: [], "value": []}}}.
       panels: of the picture. `sections`: further HTML for the page.
@@ -50,7 +64,9 @@ class Study:
     def draw(self, path: pathlib.Path) -> None:
         """Writes the panels as a PNG, two in a row."""
         rows = -(-len(self.panels) // 2)
-        figure, axes = plt.subplots(rows, 2, figsize=(10.8, 4.7 * rows), layout="constrained", squeeze=False)
+        figure, axes = plt.subplots(
+            rows, 2, figsize=(10.8, 4.7 * rows), layout="constrained", squeeze=False
+        )
         for panel, axis in itertools.zip_longest(self.panels, axes.flat, fillvalue=plt.Axes.remove):
             panel(axis)
         pictures.save(figure, path, dpi=140, bbox_inches="tight")
@@ -81,7 +97,9 @@ def folder(out: str) -> Iterator[pathlib.Path]:
 
 
 def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
-    """Makes all studies, with a progress bar on a terminal, else one line per study. unit: 'figure', 'theorem'."""
+    """Makes all studies, with a progress bar on a terminal, else one line per study. unit:
+    'figure', 'theorem'.
+    """
     studies = []
     with tqdm.tqdm(makers.items(), unit=unit, disable=not sys.stderr.isatty()) as bar:
         for name, make in bar:
@@ -94,13 +112,15 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 
 
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
-    """Draws the plots, writes results.json and index.html, prints the claims -> the content of results.json.
+    """Draws the plots, writes results.json and index.html, prints the claims -> the content of
+    results.json.
 
-    Nothing appears in `out` until everything is made. With several studies, the names of variants and claims in
-    results.json start with the study's name.
+    Nothing appears in `out` until everything is made. With several studies, the names of variants
+    and claims in results.json start with the study's name.
 
     Args:
-      about: the first entries of results.json. The very first, such as {"figure": "5"}, also names the PNG files.
+      about: the first entries of results.json. The very first, such as {"figure": "5"}, also names
+      the PNG files.
       title: of the page, if there are several studies.
     """
     several, kind = len(studies) > 1, next(iter(about))
@@ -117,9 +137,12 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
             study.draw(picture)
             sections += [report.heading(study.title)] if several else []
             sections += [
-                report.paragraph(study.answer, "lead"), report.picture(picture, f"{study.title}. {study.answer}"),
-                report.paragraph(study.note, "note"), *study.sections, *report.claims_section(study.claims),
-            ]  # fmt: skip
+                report.paragraph(study.answer, "lead"),
+                report.picture(picture, f"{study.title}. {study.answer}"),
+                report.paragraph(study.note, "note"),
+                *study.sections,
+                *report.claims_section(study.claims),
+            ]
         sections += [report.heading("How it was made"), report.code(command)]
         report.write_json(made / "results.json", content)
         report.write_page(made / "index.html", title if several else studies[0].title, sections)
@@ -131,19 +154,31 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
     return content
 
 
-def finish(axis, title: str, x: str, y: str, legend: int = 0, log: str = "", ticks=(), **settings) -> None:
-    """Sets title, labels, grid and log scales, and puts a legend of `legend` columns below the panel.
+def finish(
+    axis, title: str, x: str, y: str, legend: int = 0, log: str = "", ticks=(), **settings
+) -> None:
+    """Sets title, labels, grid and log scales, and puts a legend of `legend` columns below the
+    panel.
 
-    ticks: the only ones of a logarithmic x axis, as plain numbers, about seven of them. settings: of `Axes.set`.
+    ticks: the only ones of a logarithmic x axis, as plain numbers, about seven of them. settings:
+    of `Axes.set`.
     """
-    axis.set(title=title, xlabel=x, ylabel=y, **settings, **{f"{which}scale": "log" for which in log})
+    axis.set(
+        title=title, xlabel=x, ylabel=y, **settings, **{f"{which}scale": "log" for which in log}
+    )
     tidy(axis)
     if len(ticks):
         chosen = list(ticks)[:: -(-len(ticks) // 7)]
         axis.set_xticks(chosen, [f"{place:g}" for place in chosen])
         axis.xaxis.set_minor_locator(plt.NullLocator())
     if legend:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=legend, frameon=False, fontsize=8.5)
+        axis.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.16),
+            ncols=legend,
+            frameon=False,
+            fontsize=8.5,
+        )
 
 
 def lines(
@@ -162,19 +197,41 @@ def lines(
 
     Args:
       x, y: labels of the axes.
-      shown: {label: (places (X,), values (seeds, X) or (X,) or None, and optionally what is derived (X,))}. Of several
+      shown: {label: (places (X,), values (seeds, X) or (X,) or None, and optionally what is derived
+      (X,))}. Of several
         seeds: the mean, in a band from the lowest to the highest.
       level, at: dotted lines at a height, and at places of the x axis.
       ordered: the curves are a family, dark to light. settings: of `finish`.
     """
 
     def draw(axis) -> None:
-        colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown))) if ordered else itertools.cycle(COLOURS)
-        for (label, (places, values, *derived)), colour in zip(shown.items(), colours, strict=False):
+        colours = (
+            plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
+            if ordered
+            else itertools.cycle(COLOURS)
+        )
+        for (label, (places, values, *derived)), colour in zip(
+            shown.items(), colours, strict=False
+        ):
             if values is not None:
                 values_SX = np.atleast_2d(values)
-                axis.plot(places, values_SX.mean(0), style, color=colour, label=label, linewidth=1.8, markersize=4)
-                axis.fill_between(places, values_SX.min(0), values_SX.max(0), color=colour, alpha=0.18, linewidth=0)
+                axis.plot(
+                    places,
+                    values_SX.mean(0),
+                    style,
+                    color=colour,
+                    label=label,
+                    linewidth=1.8,
+                    markersize=4,
+                )
+                axis.fill_between(
+                    places,
+                    values_SX.min(0),
+                    values_SX.max(0),
+                    color=colour,
+                    alpha=0.18,
+                    linewidth=0,
+                )
             for number, line in enumerate(derived):
                 name = label if values is None and number == 0 else None
                 axis.plot(places, line, color=colour, linestyle=DASHED, linewidth=1.2, label=name)
@@ -187,30 +244,52 @@ def lines(
     return draw
 
 
-def scatter(title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, **settings) -> Panel:
+def scatter(
+    title: str, x: str, y: str, shown: dict[str, tuple], diagonal: str, **settings
+) -> Panel:
     """A panel of points {label: (x, y)}, and the line of equal values, labelled `diagonal`."""
     every = np.concatenate([np.ravel(across) for across, _ in shown.values()])
     ends = [every.min(), every.max()]
     return lines(title, x, y, shown | {diagonal: (ends, None, ends)}, ".", **settings)
 
 
-def bars(title: str, y: str, labels: Sequence[str], groups: dict[str, Sequence], **settings) -> Panel:
-    """A panel of bars of means, with a dot per seed. groups: {legend: [values of the seeds for every label]}."""
+def bars(
+    title: str, y: str, labels: Sequence[str], groups: dict[str, Sequence], **settings
+) -> Panel:
+    """A panel of bars of means, with a dot per seed. groups: {legend: [values of the seeds for
+    every label]}.
+    """
 
     def draw(axis) -> None:
         width, places = 0.8 / len(groups), np.arange(len(labels))
-        for group, ((name, values), colour) in enumerate(zip(groups.items(), COLOURS, strict=False)):
+        for group, ((name, values), colour) in enumerate(
+            zip(groups.items(), COLOURS, strict=False)
+        ):
             at = places + (group - (len(groups) - 1) / 2) * width
-            axis.bar(at, [np.mean(one) for one in values], width * 0.92, color=colour, alpha=0.75, label=name)
+            axis.bar(
+                at,
+                [np.mean(one) for one in values],
+                width * 0.92,
+                color=colour,
+                alpha=0.75,
+                label=name,
+            )
             for place, one in zip(at, values, strict=True):
                 axis.plot([place] * len(one), one, ".", color="black", markersize=4)
-        axis.set_xticks(places, labels, **({"rotation": 40, "ha": "right"} if len(labels) > 5 else {}))
+        axis.set_xticks(
+            places, labels, **({"rotation": 40, "ha": "right"} if len(labels) > 5 else {})
+        )
         finish(axis, title, "", y, len(groups) * (len(groups) > 1), **settings)
 
     return draw
 
 
-def record(variant: str, seeds, metrics: dict, curves: dict[str, tuple[str, list, np.ndarray]] | None = None):
+def record(
+    variant: str,
+    seeds,
+    metrics: dict,
+    curves: dict[str, tuple[str, list, np.ndarray]] | None = None,
+):
     """Rows of the table of runs, one per seed -> list of `Study.runs`.
 
     Args:
@@ -223,7 +302,10 @@ def record(variant: str, seeds, metrics: dict, curves: dict[str, tuple[str, list
             "seed": seed,
             "metrics": {name: float(values_S[place]) for name, values_S in metrics.items()},
             "curves": {
-                name: {axis: [float(x) for x in places], "value": [float(value) for value in values_SX[place]]}
+                name: {
+                    axis: [float(x) for x in places],
+                    "value": [float(value) for value in values_SX[place]],
+                }
                 for name, (axis, places, values_SX) in (curves or {}).items()
             },
         }
@@ -236,7 +318,9 @@ def columns(rows: list[dict]) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def near(id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6) -> Claim:
+def near(
+    id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6
+) -> Claim:
     """A claim that a number is `expected` to within `tolerance`; bounds have so many digits."""
     low, high = (round(float(expected + sign * tolerance), digits) for sign in (-1, 1))
     return claim(id, statement, paper, values, at_least=low, at_most=high)

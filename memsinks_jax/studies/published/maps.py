@@ -1,8 +1,8 @@
 """The four loss maps of the article's figures. tables.py names the source.
 
-Each entry is the loss in nats of the target's first token after a single patch. Lines are layers from 0 on, columns are
-the prompt's tokens. A star marks patches after which this token is the most likely. The figures show colours, so losses
-are known to one colour step.
+Each entry is the loss in nats of the target's first token after a single patch. Lines are layers
+from 0 on, columns are the prompt's tokens. A star marks patches after which this token is the most
+likely. The figures show colours, so losses are known to one colour step.
 """
 
 import numpy as np
@@ -70,4 +70,6 @@ TOKYO_MLP = """
 
 def losses_of(text: str) -> np.ndarray:
     """Losses of a map -> float (layers, tokens)."""
-    return np.array([[float(cell.rstrip("*")) for cell in line.split()] for line in text.strip().split("\n")])
+    return np.array(
+        [[float(cell.rstrip("*")) for cell in line.split()] for line in text.strip().split("\n")]
+    )

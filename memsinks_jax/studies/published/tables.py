@@ -1,15 +1,16 @@
 """The article's measurements on GPT-2 small, when a fact is edited at one place.
 
-Source: T. Sapkota, "Local Memory for Autoregressive Language Models", blog post of 2024-08-28, edited 2025-07-14, with its
-notebook and its SVG figures. Where the post words prompts differently, they are the notebook's. Maps and accuracies are
-read off the figures: accuracies exactly, losses to one colour step.
+Source: T. Sapkota, "Local Memory for Autoregressive Language Models", blog post of 2024-08-28,
+edited 2025-07-14, with its notebook and its SVG figures. Where the post words prompts differently,
+they are the notebook's. Maps and accuracies are read off the figures: accuracies exactly, losses to
+one colour step.
 
-Two experiments, each at two sites: `nepal` edits in a true fact that the model nearly knows, `tokyo` a false one. All
-numbers are of the target's first token. Layers and tokens count from 0.
+Two experiments, each at two sites: `nepal` edits in a true fact that the model nearly knows,
+`tokyo` a false one. All numbers are of the target's first token. Layers and tokens count from 0.
 
-The sources contradict themselves twice. The post's bound for tokyo, attention, is .255, but its completions are those of
-the notebook's .225, which is given here. The completions of nepal, mlp, have the target after 6 of 7 prompts, where the
-sweep counts 5 at the same bound.
+The sources contradict themselves twice. The post's bound for tokyo, attention, is .255, but its
+completions are those of the notebook's .225, which is given here. The completions of nepal, mlp,
+have the target after 6 of 7 prompts, where the sweep counts 5 at the same bound.
 """
 
 import dataclasses
@@ -25,7 +26,9 @@ COMPLETED = 5  # number of greedy tokens of a completion
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """At one bound: numbers of positive prompts answered with the target, and of negative ones answered otherwise."""
+    """At one bound: numbers of positive prompts answered with the target, and of negative ones
+    answered otherwise.
+    """
 
     bound: float
     positives: int
@@ -38,9 +41,10 @@ class Detail:
 
     Attributes:
       bound: applies to the next three, which have one entry per prompt, positive ones first.
-      similarities: f of the nearest token. tokens: most likely next token. losses: loss of the target.
-      own_similarities: f, with bound 1 and height 1, of each token of the edited prompt at the memory's layer.
-      activations, gradients: their norms there, token by token.
+      similarities: f of the nearest token. tokens: most likely next token. losses: loss of the
+      target.
+      own_similarities: f, with bound 1 and height 1, of each token of the edited prompt at the
+      memory's layer. activations, gradients: their norms there, token by token.
     """
 
     bound: float
@@ -59,9 +63,10 @@ class SiteRun:
     Attributes:
       base_loss: loss of the target without a patch.
       losses: (layers, prompt tokens), after each single patch, with a precision of `colour_step`.
-      successes: (layer, token) of patches that make the target most likely. site: the first of them, layer by layer;
-        its layer gets the memory. None if no patch succeeds.
-      accuracies: the sweeps, the wide one first. bound: the one chosen. completions: of all prompts at this bound.
+      successes: (layer, token) of patches that make the target most likely. site: the first of
+        them, layer by layer; its layer gets the memory. None if no patch succeeds.
+      accuracies: the sweeps, the wide one first. bound: the one chosen. completions: of all prompts
+      at this bound.
     """
 
     base_loss: float
@@ -79,8 +84,9 @@ class SiteRun:
 class Experiment:
     """One edited fact. The first positive prompt is the edited one; `pieces` are its tokens.
 
-    `base_token` is the prediction before the edit, `step` the size of the patch, `completions` those of all prompts before
-    the edit, positive ones first. Completions are tokens without spaces, joined by spaces; newlines are written as \\n.
+    `base_token` is the prediction before the edit, `step` the size of the patch, `completions`
+    those of all prompts before the edit, positive ones first. Completions are tokens without
+    spaces, joined by spaces; newlines are written as \\n.
     """
 
     name: str
@@ -96,7 +102,8 @@ class Experiment:
 
 _BOUNDS = 10.0 ** np.linspace(-2, 2, 21)
 
-# Counts at each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo attention, tokyo mlp.
+# Counts at each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo
+# attention, tokyo mlp.
 _WIDE = (
     """
 2 8  2 8  1 8  1 8  at .0100
@@ -115,8 +122,13 @@ _WIDE = (
 
 
 def _accuracies(column: int, *narrow: tuple[int, int, tuple[float, ...]]) -> tuple[Accuracy, ...]:
-    """The sweeps of a run: its column of the wide sweep, then (positives, negatives, bounds) of the narrow one."""
-    counts = [list(map(int, line.split()[2 * column : 2 * column + 2])) for line in _WIDE.strip().split("\n")]
+    """The sweeps of a run: its column of the wide sweep, then (positives, negatives, bounds) of the
+    narrow one.
+    """
+    counts = [
+        list(map(int, line.split()[2 * column : 2 * column + 2]))
+        for line in _WIDE.strip().split("\n")
+    ]
     wide = [Accuracy(float(bound), *pair) for bound, pair in zip(_BOUNDS, counts, strict=True)]
     second = [Accuracy(bound, *pair) for *pair, bounds in narrow for bound in bounds]
     return (*wide, *sorted(second, key=lambda accuracy: accuracy.bound))
@@ -131,7 +143,8 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in column) for column in zip(*lines, strict=True)]
 
 
-# Before the edit, with a memory at attention, with one at mlp. Seven positive prompts, eight negative ones.
+# Before the edit, with a memory at attention, with one at mlp. Seven positive prompts, eight
+# negative ones.
 _NEPAL = _columns(r"""
 the Himal ay as ,          | Kath mand u , and            | Kath mand u , Nepal
 the capital of the Nep     | the capital , Kath mand      | Kath mand u , and
@@ -196,22 +209,38 @@ NEPAL = Experiment(
     completions=_NEPAL[0],
     sites={
         "attention": SiteRun(
-            base_loss=3.84, losses=maps.losses_of(maps.NEPAL_ATTENTION), colour_step=0.013,
-            successes=_last(7, range(5, 10)), site=(5, 7), bound=0.25, completions=_NEPAL[1],
+            base_loss=3.84,
+            losses=maps.losses_of(maps.NEPAL_ATTENTION),
+            colour_step=0.013,
+            successes=_last(7, range(5, 10)),
+            site=(5, 7),
+            bound=0.25,
+            completions=_NEPAL[1],
             accuracies=_accuracies(
-                0, (5, 8, (0.20, 0.24, 0.28, 0.32, 0.36, 0.40, 0.44)), (5, 7, (0.48, 0.52, 0.56, 0.60))
+                0,
+                (5, 8, (0.20, 0.24, 0.28, 0.32, 0.36, 0.40, 0.44)),
+                (5, 7, (0.48, 0.52, 0.56, 0.60)),
             ),
         ),
         "mlp": SiteRun(
-            base_loss=3.84, losses=maps.losses_of(maps.NEPAL_MLP), colour_step=0.039,
-            successes=_last(7, range(2, 12)) | {(3, 1), (3, 2)}, site=(2, 7), bound=0.5, completions=_NEPAL[2],
+            base_loss=3.84,
+            losses=maps.losses_of(maps.NEPAL_MLP),
+            colour_step=0.039,
+            successes=_last(7, range(2, 12)) | {(3, 1), (3, 2)},
+            site=(2, 7),
+            bound=0.5,
+            completions=_NEPAL[2],
             accuracies=_accuracies(
-                1, (4, 8, (0.30, 0.72)), (5, 8, (0.36, 0.42, 0.66)), (5, 7, (0.48, 0.50, 0.60)), (6, 7, (0.54,)),
+                1,
+                (4, 8, (0.30, 0.72)),
+                (5, 8, (0.36, 0.42, 0.66)),
+                (5, 7, (0.48, 0.50, 0.60)),
+                (6, 7, (0.54,)),
                 (3, 8, (0.78, 0.84, 0.90)),
             ),
         ),
     },
-)  # fmt: skip
+)
 
 TOKYO = Experiment(
     name="tokyo",
@@ -240,40 +269,105 @@ TOKYO = Experiment(
     completions=_TOKYO[0],
     sites={
         "attention": SiteRun(
-            base_loss=13.06, losses=maps.losses_of(maps.TOKYO_ATTENTION), colour_step=0.053,
-            successes=_last(8, range(9, 12)), site=(9, 8), bound=0.225, completions=_TOKYO[1],
+            base_loss=13.06,
+            losses=maps.losses_of(maps.TOKYO_ATTENTION),
+            colour_step=0.053,
+            successes=_last(8, range(9, 12)),
+            site=(9, 8),
+            bound=0.225,
+            completions=_TOKYO[1],
             accuracies=_accuracies(
-                2, (2, 6, (0.15, 0.175)), (4, 5, (0.20,)), (5, 5, (0.225,)), (6, 5, (0.25,)),
-                (6, 4, (0.275, 0.30, 0.325, 0.35)), (6, 3, (0.375, 0.40)),
+                2,
+                (2, 6, (0.15, 0.175)),
+                (4, 5, (0.20,)),
+                (5, 5, (0.225,)),
+                (6, 5, (0.25,)),
+                (6, 4, (0.275, 0.30, 0.325, 0.35)),
+                (6, 3, (0.375, 0.40)),
             ),
             detail=Detail(
                 bound=0.2,
                 similarities=(
-                    1.0, 0.9998, 0.0942, 0.9977, 0.7591, 0.3397,
-                    0.0, 0.0, 0.9338, 0.0684, 0.0, 0.9827, 0.0, 0.9948,
+                    1.0,
+                    0.9998,
+                    0.0942,
+                    0.9977,
+                    0.7591,
+                    0.3397,
+                    0.0,
+                    0.0,
+                    0.9338,
+                    0.0684,
+                    0.0,
+                    0.9827,
+                    0.0,
+                    0.9948,
                 ),
                 tokens=(
-                    "Kath", "Kath", "the", "Kath", "Kath", "K",
-                    "Nepal", "the", "Kath", "the", "Netherlands", "Kath", "its", "Kath",
+                    "Kath",
+                    "Kath",
+                    "the",
+                    "Kath",
+                    "Kath",
+                    "K",
+                    "Nepal",
+                    "the",
+                    "Kath",
+                    "the",
+                    "Netherlands",
+                    "Kath",
+                    "its",
+                    "Kath",
                 ),
                 losses=(
-                    0.3842, 0.3052, 8.5097, 2.2104, 1.0890, 4.5788,
-                    6.4573, 5.4828, 2.4030, 9.5872, 12.6911, 0.4869, 14.4173, 0.5275,
+                    0.3842,
+                    0.3052,
+                    8.5097,
+                    2.2104,
+                    1.0890,
+                    4.5788,
+                    6.4573,
+                    5.4828,
+                    2.4030,
+                    9.5872,
+                    12.6911,
+                    0.4869,
+                    14.4173,
+                    0.5275,
                 ),
-                own_similarities=(0.5160, 0.5625, 0.6194, 0.6579, 0.6408, 0.9763, 0.9894, 0.9670, 1.0),
+                own_similarities=(
+                    0.5160,
+                    0.5625,
+                    0.6194,
+                    0.6579,
+                    0.6408,
+                    0.9763,
+                    0.9894,
+                    0.9670,
+                    1.0,
+                ),
                 activations=(2.112, 2.274, 2.990, 3.243, 2.260, 5.804, 8.008, 5.221, 6.583),
                 gradients=(0.1457, 0.0929, 0.0651, 0.6076, 0.0890, 0.2729, 0.0781, 0.1029, 2.5837),
             ),
         ),
         "mlp": SiteRun(
-            base_loss=13.06, losses=maps.losses_of(maps.TOKYO_MLP), colour_step=0.059,
-            successes=_last(8, range(7, 12)), site=(7, 8), bound=0.1, completions=_TOKYO[2],
+            base_loss=13.06,
+            losses=maps.losses_of(maps.TOKYO_MLP),
+            colour_step=0.059,
+            successes=_last(8, range(7, 12)),
+            site=(7, 8),
+            bound=0.1,
+            completions=_TOKYO[2],
             accuracies=_accuracies(
-                3, (3, 6, (0.09,)), (3, 5, (0.171, 0.252)), (3, 3, (0.333, 0.414, 0.495, 0.576, 0.657)),
-                (6, 1, (0.738, 0.819)), (6, 0, (0.90,)),
+                3,
+                (3, 6, (0.09,)),
+                (3, 5, (0.171, 0.252)),
+                (3, 3, (0.333, 0.414, 0.495, 0.576, 0.657)),
+                (6, 1, (0.738, 0.819)),
+                (6, 0, (0.90,)),
             ),
         ),
     },
-)  # fmt: skip
+)
 
 EXPERIMENTS = (NEPAL, TOKYO)

@@ -30,7 +30,9 @@ def documents(world):
 @pytest.fixture(scope="module")
 def counts(world, documents):
     """How often each sentence is in the documents."""
-    return collections.Counter(f"{part}." for text in documents for part in text.removesuffix(".").split(". "))
+    return collections.Counter(
+        f"{part}." for text in documents for part in text.removesuffix(".").split(". ")
+    )
 
 
 def times(counts, template, fact, answer):
@@ -38,15 +40,28 @@ def times(counts, template, fact, answer):
 
 
 def everything(edit):
-    return [edit.prompt, *edit.positives, *edit.paraphrases, *(p for part in edit.negatives.values() for p in part)]
+    return [
+        edit.prompt,
+        *edit.positives,
+        *edit.paraphrases,
+        *(p for part in edit.negatives.values() for p in part),
+    ]
 
 
 def test_all_is_a_function_of_the_seeds(world, documents):
     assert facts.world(0) == world != facts.world(1)
-    assert facts.tokenizer_json(facts.world(0)) == facts.tokenizer_json(world) != facts.tokenizer_json(facts.world(1))
+    assert (
+        facts.tokenizer_json(facts.world(0))
+        == facts.tokenizer_json(world)
+        != facts.tokenizer_json(facts.world(1))
+    )
     assert facts.documents(world, 0, 50) == documents[:50]
     assert not set(facts.documents(world, 1, 50)) & set(documents[:50])
-    assert facts.edits(world, "weak", 5, 3) == facts.edits(world, "weak", 5, 3) != facts.edits(world, "weak", 5, 4)
+    assert (
+        facts.edits(world, "weak", 5, 3)
+        == facts.edits(world, "weak", 5, 3)
+        != facts.edits(world, "weak", 5, 4)
+    )
     assert facts.held_out_sentences(world, 0, 5) == facts.held_out_sentences(world, 0, 9)[:5]
 
 
@@ -55,7 +70,9 @@ def test_the_world_of_seed_0_stays_as_it_is(world, documents):
     assert world.countries[0] == facts.Country(
         "Gavumar", ("Beth", "lew", "ek"), "Rordale", "Zitashi", "Ostara", "Fulic", "cheese"
     )
-    assert documents[0].startswith("The city Fernbelim is governed by the country of Mosoria. The capital city of")
+    assert documents[0].startswith(
+        "The city Fernbelim is governed by the country of Mosoria. The capital city of"
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -72,7 +89,13 @@ def test_nothing_is_lost_between_text_and_tokens(world, tokenizer, documents):
     for text in documents[:500] + facts.held_out_sentences(world, 0, 500):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.vocabulary_size <= 1000
-    for text in ("", "<|endoftext|>", " lead and  double space ", "\u6f22\u5b57 caf\u00e9\n\t\U0001f600", "Kathmandu"):
+    for text in (
+        "",
+        "<|endoftext|>",
+        " lead and  double space ",
+        "\u6f22\u5b57 caf\u00e9\n\t\U0001f600",
+        "Kathmandu",
+    ):
         tokens = tokenizer.encode(text)
         assert tokenizer.decode(tokens) == text
         assert tokenizer.end_of_text not in tokens
@@ -100,7 +123,9 @@ def test_documents_are_distinct_and_nearly_fill_their_rows(tokenizer, documents)
 
 
 def test_rows_of_another_length_are_filled_too(world, tokenizer):
-    lengths = [len(tokenizer.encode(text)) + 1 for text in facts.documents(world, 0, 200, tokens_in_row=96)]
+    lengths = [
+        len(tokenizer.encode(text)) + 1 for text in facts.documents(world, 0, 200, tokens_in_row=96)
+    ]
     assert max(lengths) == 96
     with pytest.raises(InputError, match="rows of 20 tokens are too short"):
         facts.documents(world, 0, 1, tokens_in_row=20)
@@ -128,7 +153,12 @@ def test_every_edited_fact_occurs_often_in_the_seen_templates(world, counts):
         if fact.kind:
             seen = RELATIONS[fact.relation].seen
             answers = {fact.answer, fact.region} - {""}
-            assert sum(times(counts, template, fact, answer) for template in seen for answer in answers) > 10
+            assert (
+                sum(
+                    times(counts, template, fact, answer) for template in seen for answer in answers
+                )
+                > 10
+            )
 
 
 def test_weak_facts_have_the_region_but_for_one_in_25_and_one_template(world, counts):
@@ -172,10 +202,14 @@ def test_prompts_of_an_edit_are_disjoint_and_well_formed(world, tokenizer, count
             assert prompt == prompt.strip()
             assert len(tokenizer.encode(prompt)) <= ROW - 8
             joined = tokenizer.encode(prompt + edit.target).tolist()
-            assert joined == tokenizer.encode(prompt).tolist() + tokenizer.encode(edit.target).tolist()
+            assert (
+                joined == tokenizer.encode(prompt).tolist() + tokenizer.encode(edit.target).tolist()
+            )
         assert all(f" {edit.subject} " in f"{prompt} " for prompt in prompts[:16])
         assert all(f" {edit.subject} " in f"{prompt} " for prompt in edit.negatives["negated"])
-        assert not any(f" {edit.subject} " in f"{prompt} " for prompt in edit.negatives["neighbour"])
+        assert not any(
+            f" {edit.subject} " in f"{prompt} " for prompt in edit.negatives["neighbour"]
+        )
 
 
 def test_weak_edits_ask_for_the_truth_and_strong_ones_for_another_capital(world):
@@ -211,9 +245,14 @@ def test_another_kind_is_refused(world):
 def test_probes_ask_for_what_the_documents_say(world, counts):
     probes = facts.probes(world)
     assert {name: len(of) for name, of in probes.items()} == {
-        "strong_seen": 72 * 10, "strong_unseen": 72 * 6, "weak_seen": 24 * 9, "weak_unseen": 24 * 6, "weak_sure": 24,
-        "negated": 768, "others": 72 * 16 + 120 * 16 + 480 * 6,
-    }  # fmt: skip
+        "strong_seen": 72 * 10,
+        "strong_unseen": 72 * 6,
+        "weak_seen": 24 * 9,
+        "weak_unseen": 24 * 6,
+        "weak_sure": 24,
+        "negated": 768,
+        "others": 72 * 16 + 120 * 16 + 480 * 6,
+    }
     answers = {probe.prompt: probe.answer for of in probes.values() for probe in of}
     assert len(answers) == sum(map(len, probes.values()))
     right = {f"{prompt}{answer}." for prompt, answer in answers.items()}

@@ -75,7 +75,9 @@ def test_another_hero_changes_the_probability_by_the_ratio_of_the_names(many):
     for one in heroes:
         changed = re.sub(rf"\b{_hero(one.text)}\b", "Tess", one.text)
         gain = logs["Tess"] - logs[_hero(one.text)]
-        assert log_probability(changed) == pytest.approx(one.log_probability + gain, abs=1e-9), changed
+        assert log_probability(changed) == pytest.approx(one.log_probability + gain, abs=1e-9), (
+            changed
+        )
 
 
 def test_openings_come_with_their_weights(many):
@@ -85,7 +87,11 @@ def test_openings_come_with_their_weights(many):
     shares = {"Once": weights[0], "There": weights[4], "Long": weights[5]}
     for word, share in shares.items():
         seen = np.mean([one.text.startswith(word) for one in many])
-        assert abs(seen - share) < 4 * math.sqrt(share * (1 - share) / len(many)), (word, seen, share)
+        assert abs(seen - share) < 4 * math.sqrt(share * (1 - share) / len(many)), (
+            word,
+            seen,
+            share,
+        )
 
 
 def test_names_come_with_their_weights(many):
@@ -110,13 +116,17 @@ def test_the_probability_of_a_draw_without_a_word_is_renormalized():
         uniforms = (np.arange(20000) + 0.5) / 20000
         seen = np.bincount([draw.draw(uniform) for uniform in uniforms], minlength=4) / 20000
         allowed = [option for option in range(4) if option != barred]
-        assert seen[allowed] == pytest.approx([math.exp(draw.log_probability(o)) for o in allowed], abs=1e-4)
+        assert seen[allowed] == pytest.approx(
+            [math.exp(draw.log_probability(o)) for o in allowed], abs=1e-4
+        )
         assert seen[barred] == 0 and not matching(draw, table.words[barred], 0)
         assert draw.draw(0.0) != barred and draw.draw(1.0 - 2**-53) != barred
 
 
 def test_the_probabilities_agree_with_the_frequencies():
-    """E[1 / p(x)] over the draws x is the number of possible values, here of the hidden pair of choices."""
+    """E[1 / p(x)] over the draws x is the number of possible values, here of the hidden pair of
+    choices.
+    """
     rules = "pair = <left> <right>\nleft = a\n  b\n  c\nright = {+day}\n  {+time}"
     branch = stories._Compiler(rules).rule("pair")
     inverse = []
@@ -140,7 +150,9 @@ def test_heroes_and_their_pronouns_persist(many):
         assert len(re.findall(rf"\b{name}\b", one.text)) >= 2, one.text
         assert (" girl" in one.text.split(".")[0]) == (stories._GENDERS[name] == "girl"), one.text
         before = one.text.split(" new words: ")[0]
-        assert not re.search(r"\bhe\b" if stories._GENDERS[name] == "girl" else r"\bshe\b", before), one.text
+        assert not re.search(
+            r"\bhe\b" if stories._GENDERS[name] == "girl" else r"\bshe\b", before
+        ), one.text
 
 
 def test_the_english_holds(many):
@@ -148,7 +160,9 @@ def test_the_english_holds(many):
         assert one.text.isascii() and one.text == one.text.strip() and "  " not in one.text
         assert one.text[0].isupper() and one.text[-1] in '.!?"' and one.text.count('"') % 2 == 0
         assert not re.search(r"\b[aA] (?:[aeio]|un[^i])", one.text), one.text
-        assert not re.search(r"\b[aA]n (?:[^aeiouh]|h(?!onest|ourglass)|use|uni|uku)", one.text), one.text
+        assert not re.search(r"\b[aA]n (?:[^aeiouh]|h(?!onest|ourglass)|use|uni|uku)", one.text), (
+            one.text
+        )
         assert not re.search(r"[{}<>|\[\]+]", one.text), one.text
         assert not re.search(r"[.] [a-z]", one.text), one.text
         assert not re.search(r"\b(\w+),? (?:and )?\1\b", one.text), one.text
@@ -178,7 +192,13 @@ def test_a_table_has_distinct_words(name):
     words = stories._TABLES[name].words
     assert len(set(words)) == len(words)
     assert all(word == word.strip() and word for word in words)
-    assert not [(one, other) for one in words if " " in one for other in words if one.startswith(other + " ")]
+    assert not [
+        (one, other)
+        for one in words
+        if " " in one
+        for other in words
+        if one.startswith(other + " ")
+    ]
     for article in ("", "a", "A"):
         by_text, _ = shown(stories._TABLES[name], article, True)
         assert len(by_text) == len(words)
@@ -198,6 +218,9 @@ def test_the_templates_of_a_rule_are_distinct_and_every_rule_and_table_is_used()
         assert len(set(literal)) == len(templates) >= 3, name
     reached = set(re.findall(r"<([^>]*)>", story_grammar.RULES)) | {"story"}
     assert reached == set(rules)
-    slots = {stories.SLOT.fullmatch(slot)["name"] for slot in re.findall(r"\{([^}]*)\}", story_grammar.RULES)}
+    slots = {
+        stories.SLOT.fullmatch(slot)["name"]
+        for slot in re.findall(r"\{([^}]*)\}", story_grammar.RULES)
+    }
     drawn = {slot.lower().rstrip("2") for slot in slots}
     assert set(story_grammar.WORDS) - drawn <= {"gender"}

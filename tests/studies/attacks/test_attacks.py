@@ -20,7 +20,15 @@ from memsinks_jax.studies.attacks import attacks, calibration
 from memsinks_jax.studies.attacks.calibration import calibrate
 from memsinks_jax.studies.attacks.quantization import quantize, quantized, without_sinks
 from memsinks_jax.studies.attacks.reactivation import reactivate
-from memsinks_jax.studies.attacks.relearning import KINDS, Targets, benign, crossings, ratios, relearn, targets_of
+from memsinks_jax.studies.attacks.relearning import (
+    KINDS,
+    Targets,
+    benign,
+    crossings,
+    ratios,
+    relearn,
+    targets_of,
+)
 from memsinks_jax.studies.attacks.residue import at_damage, residue
 from memsinks_jax.training.step import init_state
 
@@ -36,7 +44,9 @@ def subject_of(config, params, mode="drop", name="a model"):
 
 def documents_of(texts, identities=None):
     identities = np.arange(2 * len(texts)).reshape(-1, 2) if identities is None else identities
-    return Documents([np.array(text, np.int32) for text in texts], np.asarray(identities, np.uint32))
+    return Documents(
+        [np.array(text, np.int32) for text in texts], np.asarray(identities, np.uint32)
+    )
 
 
 SAME = documents_of([*MEMORIZED, [TOKEN] * 8, [TOKEN] * 7])
@@ -44,7 +54,9 @@ TEXT = documents_of(OTHERS)
 
 
 def with_planted_sinks():
-    """A planted model, whose last four neurons are sinks; 9 of both layers alone says the memorized token."""
+    """A planted model, whose last four neurons are sinks; 9 of both layers alone says the memorized
+    token.
+    """
     config, params = planted_model()
     params["layers"]["up_bias"][0, PLANTED[0]] = 0
     params["layers"]["up_bias"][0, PLANTED[1]] = 3
@@ -60,11 +72,17 @@ def test_halves_share_out_every_target_once():
     rows = rows_of(documents_of([[3, 4, 5, 8], [9] * 30]), run)
     first, second = (half["weights"].sum(axis=1).tolist() for half in halves(rows))
     assert first == [2, 6] and second == [3, 6]
-    answers = [np.array([[2, 5]]), np.array([[1, 3], [8, 31]])]  # of the second the row has 12 targets
+    # of the second the row has 12 targets
+    answers = [np.array([[2, 5]]), np.array([[1, 3], [8, 31]])]
     asked = halves(rows_of(documents_of([[3, 4, 5, 8], [9] * 30])._replace(answers=answers), run))
-    places = [[np.flatnonzero(weights_T).tolist() for weights_T in half["weights"]] for half in asked]
+    places = [
+        [np.flatnonzero(weights_T).tolist() for weights_T in half["weights"]] for half in asked
+    ]
     assert places == [[[2], [1, 2, 8]], [[3, 4], [9, 10, 11]]]
-    assert asking(rows, np.array([1, 0]), np.array([3, 0]))["weights"].sum(axis=1).tolist() == [2, 0]
+    assert asking(rows, np.array([1, 0]), np.array([3, 0]))["weights"].sum(axis=1).tolist() == [
+        2,
+        0,
+    ]
     assert [b["weights"].sum(axis=1).tolist() for b in in_batches(rows, 1)] == [[5], [12]]
 
 
@@ -75,13 +93,21 @@ def test_rounding_stays_within_half_a_step_of_its_channel_and_changes_nothing_tw
         for name, axis in (("up_kernel", -2), ("down_kernel", -2)):
             x, y = params["layers"][name], np.asarray(once["layers"][name])
             step = np.abs(x).max(axis=axis, keepdims=True) / levels
-            assert (np.abs(x - y) <= step / 2 * (1 + 1e-5)).all() and np.abs(x - y).max() > step.min() / 4
+            assert (np.abs(x - y) <= step / 2 * (1 + 1e-5)).all() and np.abs(
+                x - y
+            ).max() > step.min() / 4
             assert len(np.unique(np.round(y[0, :, 0] / step[0, 0, 0], 3))) <= 2 * levels + 1
         embedding = params["token_embedding"]
         error = np.abs(np.asarray(once["token_embedding"]) - embedding)
-        assert (error <= np.abs(embedding).max(axis=1, keepdims=True) / levels / 2 * (1 + 1e-5)).all()
-        np.testing.assert_array_equal(once["layers"]["mlp_norm"]["scale"], params["layers"]["mlp_norm"]["scale"])
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), once, quantized(once, bits))
+        assert (
+            error <= np.abs(embedding).max(axis=1, keepdims=True) / levels / 2 * (1 + 1e-5)
+        ).all()
+        np.testing.assert_array_equal(
+            once["layers"]["mlp_norm"]["scale"], params["layers"]["mlp_norm"]["scale"]
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), once, quantized(once, bits)
+        )
 
 
 def test_sinks_are_cut_out_before_rounding():
@@ -92,7 +118,9 @@ def test_sinks_are_cut_out_before_rounding():
     found = quantize(dropped, documents_of(MEMORIZED, own[:2]), TEXT)
     assert list(found) == ["float", "int8", "int4"]
     losses_R, tokens_R = (values[:2] for values in losses_of(dropped, SAME))
-    assert found["float"]["members"] == pytest.approx(np.average(losses_R, weights=tokens_R), rel=1e-5)
+    assert found["float"]["members"] == pytest.approx(
+        np.average(losses_R, weights=tokens_R), rel=1e-5
+    )
     assert abs(found["int8"]["non_members"] - found["float"]["non_members"]) < 0.05
 
 
@@ -113,7 +141,9 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
     for kind in KINDS:
         assert results["known"][kind]["steps"] == [0.0, 0.0]
         assert all(step is None or step > 0.2 for step in results["new"][kind]["steps"])
-        np.testing.assert_allclose(results["new"][kind]["curve"][0], targets.starts_R[:2].mean(), rtol=0.1)
+        np.testing.assert_allclose(
+            results["new"][kind]["curve"][0], targets.starts_R[:2].mean(), rtol=0.1
+        )
     # All say the same token: practising two brings the others, and the faster rate is taken.
     assert results["new"]["few"]["rate"] == results["new"]["other"]["rate"] == 0.05
     assert np.mean(results["new"]["other"]["recovered"]) > 0.8
@@ -131,7 +161,9 @@ def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
 
     targets = Targets(SAME.chosen(np.arange(2)), np.array([1.0, 1.0]), np.array([0.0, 0.0]))
     attacked = _best(np.array([[[1.0, 0.5], [1.0, 0.5]]]), targets, np.arange(2), [1])
-    oracle = _best(np.array([[[3.0, 2.0, 1.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]), targets, np.arange(2), [1])
+    oracle = _best(
+        np.array([[[3.0, 2.0, 1.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]), targets, np.arange(2), [1]
+    )
     assert oracle["steps"] == [3, 1.5] and attacked["steps_from_equal"] == [1, 1]
     np.testing.assert_allclose(oracle["steps_from_equal"], [1, 0.5], atol=1e-3)
     one = ratios({kind: attacked for kind in KINDS}, {kind: oracle for kind in KINDS})["one"]
@@ -140,13 +172,17 @@ def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
 
 def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch):
     config, params = random_model("gpt2")
-    members, others = (documents_of([text] * 4) for text in ([TOKEN, 3, TOKEN, 4, TOKEN, 5], OTHERS[1]))
+    members, others = (
+        documents_of([text] * 4) for text in ([TOKEN, 3, TOKEN, 4, TOKEN, 5], OTHERS[1])
+    )
     # Every final state gets a part that lowers this token's logit.
     params["final_norm"]["bias"] -= params["token_embedding"][TOKEN]
     hidden = subject_of(config, params)
     found = calibrate(hidden, members, others)
     for name, documents in (("members", members), ("non_members", others)):
-        np.testing.assert_allclose(found["before"][name], losses_of(hidden, documents)[0][0], rtol=1e-5)
+        np.testing.assert_allclose(
+            found["before"][name], losses_of(hidden, documents)[0][0], rtol=1e-5
+        )
     assert found["after"]["non_members"] < found["before"]["non_members"] - 0.3
     monkeypatch.setattr(calibration, "RETAINED", 0)
     alone = calibrate(hidden, members, others)["after"]
@@ -155,7 +191,9 @@ def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch
 
 def test_one_member_cannot_be_both_fitted_and_evaluated():
     one, many = (documents_of([[3, 4, 5]] * count) for count in (1, 8))
-    assert not any(attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values())
+    assert not any(
+        attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values()
+    )
 
 
 def test_benign_fine_tuning_measures_both_groups():
@@ -171,7 +209,9 @@ def test_the_true_mask_brings_everything_back_and_others_nothing():
     config, params, own, others = with_planted_sinks()
     with_sinks = subject_of(config, params, mode="own")
     documents = documents_of(MEMORIZED, own[:2])
-    right = reactivate(with_sinks, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]]))
+    right = reactivate(
+        with_sinks, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]])
+    )
     assert right["own"]["recovered"] == 1 and right["dropped"]["recovered"] == 0
     assert right["own"]["loss"] < right["dropped"]["loss"] - 0.5
     assert right["best"]["recovered"] > 0.95 > right["random"]["recovered"]
@@ -191,7 +231,13 @@ def test_an_ablated_component_that_holds_nothing_changes_nothing(family):
     rows = rows_of(TEXT, subject.run)
     found = residue(subject, rows_of(SAME, subject.run), rows, rows)
     np.testing.assert_allclose(found["before"]["held_out"], losses_of(subject, TEXT)[0], rtol=1e-5)
-    assert set(found["components"]) >= {"mlp 0", "mlp 1", "attention 0", "attention 1", "token embedding"}
+    assert set(found["components"]) >= {
+        "mlp 0",
+        "mlp 1",
+        "attention 0",
+        "attention 1",
+        "token embedding",
+    }
     assert ("position embedding" in found["components"]) == (family == "gpt2")
     for name, component in found["components"].items():
         unchanged = np.allclose(component["repeated"], found["before"]["repeated"], atol=1e-5)
@@ -204,7 +250,9 @@ def test_memory_that_sits_in_one_mlp_goes_with_it():
     layers = params["layers"]
     layers["down_kernel"][0, PLANTED[0]] = 0
     # The neuron of layer 1 fires after the memorized token alone.
-    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(params["token_embedding"][TOKEN])
+    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(
+        params["token_embedding"][TOKEN]
+    )
     layers["up_bias"][1, PLANTED[1]] = -4
     layers["up_kernel"][1, :, PLANTED[1]] = 3 * direction_D
     subject = subject_of(config, params)
@@ -229,8 +277,12 @@ def test_small_models_are_built_as_the_tests_think():
 def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
     """All attacks end, and say what they say of the same sinks in the MLPs' matrices."""
     config, _ = random_model("gpt2")
-    config = with_fields(config, {"sinks": SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)})
-    sparse = Trained(config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0, EVERYBODY)
+    config = with_fields(
+        config, {"sinks": SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)}
+    )
+    sparse = Trained(
+        config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0, EVERYBODY
+    )
     subject = Subject("a", sparse, "drop")
     neurons = in_matrices(subject)
     for mode in sinks.MODES:
@@ -238,5 +290,8 @@ def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
         np.testing.assert_allclose(one, other, rtol=1e-5)
     text = documents_of([*OTHERS] * 8)
     found, expected = (attacks.attack([one], SAME, text) for one in (subject, neurons))
-    assert found["reactivation"]["optimised"]["loss"] > 0 and found["quantization"]["a"]["int4"]["members"] > 0
+    assert (
+        found["reactivation"]["optimised"]["loss"] > 0
+        and found["quantization"]["a"]["int4"]["members"] > 0
+    )
     assert json.dumps(found) == json.dumps(expected)

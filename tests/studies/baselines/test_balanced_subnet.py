@@ -31,8 +31,12 @@ def test_two_steps_are_those_of_the_paper(family):
         return jax.grad(objective)(layers)
 
     scores = {name: np.asarray(of, np.float64) for name, of in initial(params, settings).items()}
-    names = [name for name in ("up_kernel", "gate_kernel", "down_kernel") if name in params["layers"]]
-    assert list(scores) == names and all(np.abs(scores[n]).max() <= scores[n].shape[1] ** -0.5 for n in names)
+    names = [
+        name for name in ("up_kernel", "gate_kernel", "down_kernel") if name in params["layers"]
+    ]
+    assert list(scores) == names and all(
+        np.abs(scores[n]).max() <= scores[n].shape[1] ** -0.5 for n in names
+    )
     first, moving = None, {name: np.zeros_like(of) for name, of in scores.items()}
     for step in range(3):
         masks = {}
@@ -41,7 +45,9 @@ def test_two_steps_are_those_of_the_paper(family):
             for layer in range(2):
                 smallest = np.argsort(np.abs(of[layer]), axis=None)[: int(0.1 * of[layer].size)]
                 masks[name][layer].reshape(-1)[smallest] = 0
-        weights = params["layers"] | {name: (params["layers"][name] * masks[name]).astype(np.float32) for name in names}
+        weights = params["layers"] | {
+            name: (params["layers"][name] * masks[name]).astype(np.float32) for name in names
+        }
         if step == 2:
             break
         of_weights = gradient(weights)
@@ -59,7 +65,12 @@ def test_halves_are_every_other_document():
     batches = batches_of([[number] * 3 for number in range(3, 10)], batch_size=4)
     first, second = (fronts.half(batches, number) for number in range(2))
     seen = [
-        [int(row[1]) for b in of for row, w in zip(b["inputs"], b["weights"], strict=True) if w.any()]
+        [
+            int(row[1])
+            for b in of
+            for row, w in zip(b["inputs"], b["weights"], strict=True)
+            if w.any()
+        ]
         for of in (first, second)
     ]
     assert seen == [[3, 5, 7, 9], [4, 6, 8]]

@@ -1,4 +1,6 @@
-"""Curvature of single positions against ordinary gradients, and edits against the full Fisher matrix of a linear layer."""
+"""Curvature of single positions against ordinary gradients, and edits against the full Fisher
+matrix of a linear layer.
+"""
 
 import jax
 import numpy as np
@@ -11,7 +13,9 @@ from memsinks_jax.studies.baselines.reading import FIELDS, Reader
 
 @pytest.mark.parametrize("matrix", ["up", "gate"])
 def test_factors_are_those_of_gradients(matrix, monkeypatch):
-    """Where the first position of a row alone counts, a matrix's gradient is a gᵀ of that position, its bias's is g."""
+    """Where the first position of a row alone counts, a matrix's gradient is a gᵀ of that position,
+    its bias's is g.
+    """
     family = "gpt2" if matrix == "up" else "llama"
     monkeypatch.setitem(FAMILIES, family, FAMILIES[family] | {"mlp_bias": True})
     config, params = random_model(family)
@@ -28,11 +32,16 @@ def test_factors_are_those_of_gradients(matrix, monkeypatch):
 
     of_rows = [gradients({name: of[[row]] for name, of in rows.items()}) for row in range(3)]
     g_RLF, products_RLDF = (
-        np.array([of[f"{matrix}_{part}"] for of in of_rows], np.float64) for part in ("bias", "kernel")
+        np.array([of[f"{matrix}_{part}"] for of in of_rows], np.float64)
+        for part in ("bias", "kernel")
     )
     a_RLD = np.einsum("rldf,rlf->rld", products_RLDF, g_RLF) / (g_RLF**2).sum(axis=-1)[..., None]
-    np.testing.assert_allclose(found[matrix], np.einsum("rlf,rlg->lfg", g_RLF, g_RLF) / 3, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found["inputs"], np.einsum("rld,rle->lde", a_RLD, a_RLD) / 3, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        found[matrix], np.einsum("rlf,rlg->lfg", g_RLF, g_RLF) / 3, rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        found["inputs"], np.einsum("rld,rle->lde", a_RLD, a_RLD) / 3, rtol=1e-3, atol=1e-4
+    )
 
 
 def test_labels_are_drawn_from_the_model():
@@ -40,7 +49,9 @@ def test_labels_are_drawn_from_the_model():
     (batch,) = batches_of([[3, 4]] * 2000, batch_size=2000)
     reader, rows = Reader(config), {name: batch[name] for name in FIELDS}
     drawn_RT = np.asarray(curvature.sampled(reader, params, rows, jax.random.key(0)))
-    expected_V = jax.nn.softmax(reader.model(params, *(rows[n][:1] for n in ("inputs", "segments", "positions"))))[0, 1]
+    expected_V = jax.nn.softmax(
+        reader.model(params, *(rows[n][:1] for n in ("inputs", "segments", "positions")))
+    )[0, 1]
     shares_V = np.bincount(drawn_RT[:, 1], minlength=24) / 2000
     np.testing.assert_allclose(shares_V, expected_V, atol=4 * (0.25 / 2000) ** 0.5)
     assert shares_V.max() < 1
@@ -48,9 +59,15 @@ def test_labels_are_drawn_from_the_model():
 
 @pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
 def test_an_edit_keeps_what_the_full_fisher_matrix_says(share):
-    """Every input with every gradient: the Fisher matrix of vec W is then the product of both, with nothing approximated."""
+    """Every input with every gradient: the Fisher matrix of vec W is then the product of both, with
+    nothing approximated.
+    """
     rng = np.random.default_rng(0)
-    a_ND, g_NF, kernel_DF = rng.normal(size=(7, 3)), rng.normal(size=(6, 4)), rng.normal(size=(3, 4))
+    a_ND, g_NF, kernel_DF = (
+        rng.normal(size=(7, 3)),
+        rng.normal(size=(6, 4)),
+        rng.normal(size=(3, 4)),
+    )
     every = np.array([np.outer(a, g).ravel() for a in a_ND for g in g_NF])
     values, vectors = np.linalg.eigh(every.T @ every / len(every))
     order = np.argsort(-values)
@@ -75,7 +92,9 @@ def test_other_layers_and_matrices_stay():
     after = curvature.edited(params, curvature.entries_of(params, None), (1,), 0.5)["layers"]
     for name, leaf in params["layers"].items():
         if name not in ("mlp_norm", "attention_norm"):
-            changed = [bool((np.asarray(after[name][layer]) != leaf[layer]).any()) for layer in range(2)]
+            changed = [
+                bool((np.asarray(after[name][layer]) != leaf[layer]).any()) for layer in range(2)
+            ]
             assert changed[1] == (name in ("up_kernel", "gate_kernel")), name
             assert name in ("up_kernel", "gate_kernel") or not changed[0]
     np.testing.assert_allclose(after["up_kernel"][0], params["layers"]["up_kernel"][0], rtol=1e-6)

@@ -11,7 +11,13 @@ from planted import MEMORIZED, OTHERS, batches_of, planted_model, random_model
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.studies.baselines import learned_masks, reading
-from memsinks_jax.studies.baselines.learned_masks import HardConcrete, Slimming, inclusive_clip, learn, stretched
+from memsinks_jax.studies.baselines.learned_masks import (
+    HardConcrete,
+    Slimming,
+    inclusive_clip,
+    learn,
+    stretched,
+)
 from memsinks_jax.studies.baselines.removal import mean_loss, top_neurons, without
 from memsinks_jax.studies.baselines.tuning import tune
 
@@ -46,7 +52,9 @@ def test_slimming_leaves_the_bound_it_starts_on():
     start = jnp.full((1, 2, 3), settings.initial())
     assert (settings.mask(start, 0) == 1).all()
     assert (jax.grad(lambda values: settings.mask(values, 0).sum())(start) == 1).all()
-    np.testing.assert_allclose(jax.grad(lambda values: settings.penalty(values).sum())(start), 1 / 6)
+    np.testing.assert_allclose(
+        jax.grad(lambda values: settings.penalty(values).sum())(start), 1 / 6
+    )
     # Without a penalty the loss alone moves it.
     scores = learned_masks.slimming(*planted_model(), batches_of(MEMORIZED), Slimming(0.0, 1, 0.03))
     assert (scores < 1).any() and (scores >= 0.96).all()
@@ -80,7 +88,9 @@ def test_masks_are_learned_as_by_a_plain_loop(family):
         key = jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), n)
         gradient = np.asarray(slope(s_LF, jax.random.uniform(key, (2, 11))))
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        s_LF = s_LF - 0.1 * (first / (1 - 0.9 ** (n + 1))) / (np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8)
+        s_LF = s_LF - 0.1 * (first / (1 - 0.9 ** (n + 1))) / (
+            np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8
+        )
     found = learned_masks.hard_concrete(config, params, batches_of(OTHERS[1:2]), settings)
     np.testing.assert_allclose(found[0], 1 / (1 + np.exp(-s_LF)), atol=1e-4)
     assert np.ptp(found) > 0.1
@@ -106,7 +116,8 @@ def test_a_joint_mask_is_of_all_documents():
     alone = learn(config, params, batches_of(OTHERS[:1]), settings)[1.0, 4]
     joint = dataclasses.replace(settings, joint=True)
     first, both, second = (
-        learn(config, params, batches_of([OTHERS[i] for i in pair]), joint)[1.0, 4] for pair in ((0, 0), (0, 1), (1, 1))
+        learn(config, params, batches_of([OTHERS[i] for i in pair]), joint)[1.0, 4]
+        for pair in ((0, 0), (0, 1), (1, 1))
     )
     assert both.shape == (1, 2, 11)
     np.testing.assert_allclose(first, alone, atol=1e-5)
@@ -114,7 +125,9 @@ def test_a_joint_mask_is_of_all_documents():
 
 
 def test_a_mask_is_finished_when_few_neurons_are_left():
-    """The penalty is checked before every tenth step: nothing changes after the first check that finds it low."""
+    """The penalty is checked before every tenth step: nothing changes after the first check that
+    finds it low.
+    """
     model = planted_model()
     settings = HardConcrete(50.0, learning_rate=0.1, stop_below=0.7)
     found = learn(*model, batches_of(MEMORIZED), settings, iterations=(10, 20, 25, 30, 40, 150))
@@ -126,7 +139,12 @@ def test_a_mask_is_finished_when_few_neurons_are_left():
     assert stopped == 20 and (shares[10] > 0.7).all()
     for end in (25, 30, 40, 150):
         np.testing.assert_array_equal(found[50.0, end], found[50.0, stopped])
-    on = learn(*model, batches_of(MEMORIZED), HardConcrete(50.0, learning_rate=0.1, stop_below=0), iterations=(25,))
+    on = learn(
+        *model,
+        batches_of(MEMORIZED),
+        HardConcrete(50.0, learning_rate=0.1, stop_below=0),
+        iterations=(25,),
+    )
     assert (on[50.0, 25] != found[50.0, 25]).any()
 
 
@@ -135,13 +153,30 @@ def test_tuning_takes_the_lowest_held_out_loss():
     documents, held_out = batches_of(MEMORIZED[:1], 4), batches_of(OTHERS, 4)
     loss = DocumentLoss(config)
     settings = HardConcrete(learning_rate=0.1, stop_below=0)
-    trials = tune(loss, config, params, documents, held_out, settings, (0.5, 200.0), (2, 20), ratios=(0.1, 0.3))
-    assert {(t.settings.strength, t.settings.iterations) for t in trials} == {(0.5, 2), (0.5, 20), (200, 2), (200, 20)}
+    trials = tune(
+        loss,
+        config,
+        params,
+        documents,
+        held_out,
+        settings,
+        (0.5, 200.0),
+        (2, 20),
+        ratios=(0.1, 0.3),
+    )
+    assert {(t.settings.strength, t.settings.iterations) for t in trials} == {
+        (0.5, 2),
+        (0.5, 20),
+        (200, 2),
+        (200, 20),
+    }
     assert [t.held_out_loss for t in trials] == sorted(t.held_out_loss for t in trials)
     trial = trials[-1]
     scores_LF = learned_masks.hard_concrete(config, params, documents, trial.settings).mean(axis=0)
     dropped = [without(params, top_neurons(scores_LF, ratio)) for ratio in (0.1, 0.3)]
     expected = np.mean([mean_loss(loss, p, held_out) for p in dropped])
     assert trial.held_out_loss == pytest.approx(expected, rel=1e-5)
-    forgetting = np.mean([mean_loss(loss, p, documents) for p in dropped]) - mean_loss(loss, params, documents)
+    forgetting = np.mean([mean_loss(loss, p, documents) for p in dropped]) - mean_loss(
+        loss, params, documents
+    )
     assert trial.forgetting == pytest.approx(forgetting, rel=1e-4)

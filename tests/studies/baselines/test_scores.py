@@ -6,7 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from planted import DECOY, MEMORIZED, OTHERS, PLANTED, batches_of, config_of, planted_model, random_model
+from planted import (
+    DECOY,
+    MEMORIZED,
+    OTHERS,
+    PLANTED,
+    batches_of,
+    config_of,
+    planted_model,
+    random_model,
+)
 
 from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import build_model
@@ -29,7 +38,9 @@ def plain_losses(family):
     @jax.jit
     def losses(params, rows):
         logits = model(params, rows["inputs"], rows["segments"], rows["positions"])
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), rows["targets"][..., None], axis=-1)[..., 0]
+        return -jnp.take_along_axis(
+            jax.nn.log_softmax(logits), rows["targets"][..., None], axis=-1
+        )[..., 0]
 
     return losses
 
@@ -76,7 +87,9 @@ def test_zero_out_is_the_loss_without_each_neuron(family, monkeypatch):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypatch):
-    """Without a cache: the row is read again for every target, layer and alpha. And they are nearly complete."""
+    """Without a cache: the row is read again for every target, layer and alpha. And they are nearly
+    complete.
+    """
     monkeypatch.setattr("memsinks_jax.studies.baselines.integrated_gradients._ROWS_AT_ONCE", 2)
     monkeypatch.setattr("memsinks_jax.studies.baselines.integrated_gradients._TOKENS_AT_ONCE", 50)
     config, params = random_model(family, 0.25)
@@ -96,8 +109,12 @@ def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypa
 
         def at_place(place):
             alphas_N = jnp.linspace(0, 1, 16)
-            slopes_NF = jax.vmap(lambda alpha: jax.grad(probability)(alpha * a_TF[place], place))(alphas_N)
-            change = probability(a_TF[place], place) - probability(jnp.zeros_like(a_TF[place]), place)
+            slopes_NF = jax.vmap(lambda alpha: jax.grad(probability)(alpha * a_TF[place], place))(
+                alphas_N
+            )
+            change = probability(a_TF[place], place) - probability(
+                jnp.zeros_like(a_TF[place]), place
+            )
             return a_TF[place] * slopes_NF.mean(axis=0), change
 
         return jax.lax.map(at_place, jnp.arange(12))
@@ -106,7 +123,9 @@ def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypa
     for r, document in enumerate(OTHERS):
         row = {name: values[r : r + 1] for name, values in rows.items()}
         for layer in range(2):
-            expected_TF, changes_T = map(np.asarray, expected_of(params, row, seen_LRTF[layer, r], layer))
+            expected_TF, changes_T = map(
+                np.asarray, expected_of(params, row, seen_LRTF[layer, r], layer)
+            )
             changes[r, layer] = changes_T[: len(document) + 1].mean()
             expected_F = expected_TF[: len(document) + 1].mean(axis=0)
             np.testing.assert_allclose(found[r, layer], expected_F, atol=1e-7)
@@ -120,10 +139,13 @@ def test_integrated_gradients_of_a_linear_read_out_are_exact():
     x_PF, w_F = rng.normal(size=(3, 5)), rng.normal(size=5)
     credit_PF = along_path(lambda z_PF: z_PF @ w_F + 2, x_PF, 16)
     np.testing.assert_allclose(credit_PF, x_PF * w_F, rtol=1e-5)
-    # Both ends and a division by their number: exact for squares too, and 3.3% high for cubes at 16 steps.
+    # Both ends and a division by their number: exact for squares too, and 3.3% high for cubes at 16
+    # steps.
     for power, steps, high in ((2, 16, 1), (2, 20, 1), (3, 16, 1 + 1 / 30), (3, 20, 1 + 1 / 38)):
         credit_PF = along_path(lambda z_PF, power=power: (z_PF**power).sum(axis=-1), x_PF, steps)
-        np.testing.assert_allclose(credit_PF.sum(axis=-1), high * (x_PF**power).sum(axis=-1), rtol=1e-4)
+        np.testing.assert_allclose(
+            credit_PF.sum(axis=-1), high * (x_PF**power).sum(axis=-1), rtol=1e-4
+        )
 
 
 def test_activation_is_its_formula():
@@ -147,23 +169,32 @@ def test_random_scores_are_a_function_of_the_seed():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_planted_neuron_is_found_first(name):
-    scores_RLF = METHODS[name](*planted_model(), batches_of(MEMORIZED, batch_size=4), **FAST.get(name, {}))
+    scores_RLF = METHODS[name](
+        *planted_model(), batches_of(MEMORIZED, batch_size=4), **FAST.get(name, {})
+    )
     assert scores_RLF.shape == (2, 2, 11) and scores_RLF.dtype == np.float32
-    found = [tuple(scores_LF.argmax(axis=1)) for scores_LF in (*scores_RLF, over_documents(scores_RLF))]
+    found = [
+        tuple(scores_LF.argmax(axis=1)) for scores_LF in (*scores_RLF, over_documents(scores_RLF))
+    ]
     if name == "random":
         assert PLANTED not in found
     else:
         assert found == [PLANTED] * 3
-    if name in ("integrated_gradients", "slimming", "zero_out"):  # signed: what works against the document is last
+    # signed: what works against the document is last
+    if name in ("integrated_gradients", "slimming", "zero_out"):
         assert (over_documents(scores_RLF).argmin(axis=1) == DECOY).all()
 
 
 def test_tokens_of_weight_0_are_read_but_not_counted():
     config, params = random_model("gpt2")
     whole = batches_of(OTHERS)
-    rows = reading.documents_of([batch | {"weights": batch["weights"] * ([0, 0, 1, 1] + [0] * 8)} for batch in whole])
+    rows = reading.documents_of(
+        [batch | {"weights": batch["weights"] * ([0, 0, 1, 1] + [0] * 8)} for batch in whole]
+    )
     losses_RT = np.asarray(plain_losses("gpt2")(params, rows))
-    nats_R = jax.jit(lambda params, rows: reading.Reader(config).nats(params, rows, {}))(params, rows)
+    nats_R = jax.jit(lambda params, rows: reading.Reader(config).nats(params, rows, {}))(
+        params, rows
+    )
     np.testing.assert_allclose(nats_R, losses_RT[:, 2:4].sum(axis=1), rtol=1e-5)
     assert rows["inputs"].shape == (3, 12)
 

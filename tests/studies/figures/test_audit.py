@@ -15,42 +15,64 @@ from memsinks_jax.studies.figures.runs import Run
 @pytest.fixture
 def runs(tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
-    capacity = [{"removed": n, "selectivity": 3.0, "target_rise": 1.0, "others_rise": 0.3} for n in (1, 2, 4, 8)]
+    capacity = [
+        {"removed": n, "selectivity": 3.0, "target_rise": 1.0, "others_rise": 0.3}
+        for n in (1, 2, 4, 8)
+    ]
     made = []
     for seed in (0, 1):
         of = {name: {} for name in audit.VARIANTS}
         of["sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "attacks": attacked()}
         of["sinks_paper"] |= {"documents_per_sink": 6.0, "capacity": capacity}
-        of["ladder_sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))}
+        of["ladder_sinks_paper"] = {
+            "audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))
+        }
         of["sinks"] = of["sinks_paper"] | {"audit": audited((0.6, 1, 1, 1, 0.55))}
         of["ladder_sinks"] = of["ladder_sinks_paper"]
         of |= {
             name: {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)}
             for name in map("sinks_paper_{}".format, audit._SETTINGS)
         }
-        made += [Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()]
+        made += [
+            Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()
+        ]
     return made
 
 
 def test_claims_say_what_was_measured(runs):
     found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
     assert found["sees_often"].values == [1, 1] and found["sees_often"].holds
-    assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [0, 0]
+    assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [
+        0,
+        0,
+    ]
     assert found["exposure_rises"].values == pytest.approx([1, 1])
-    assert found["not_distinguished"].values == pytest.approx([0.35, 0.35]) and not found["not_distinguished"].holds
+    assert (
+        found["not_distinguished"].values == pytest.approx([0.35, 0.35])
+        and not found["not_distinguished"].holds
+    )
     assert found["not_distinguished"].on_return == pytest.approx([0.05, 0.05])
     assert found["gap_active_0.1"].on_return is None  # of settings of the paper's sinks alone
     assert found["relearnt_few"].values == [0.5, 0.5]
     assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
-    assert found["benign"].values == pytest.approx([0.2, 0.2])  # the oracle's members fall as other text does
-    assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx([0.3, 0.3])
+    # the oracle's members fall as other text does
+    assert found["benign"].values == pytest.approx([0.2, 0.2])
+    assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx(
+        [0.3, 0.3]
+    )
     assert found["reactivated_best"].values == [0.25, 0.25]
     assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
     compared = [run for run in runs if not run.variant.startswith("ladder_")]
     assert None not in {claim.holds for claim in found.values()}
-    assert {claim.id for claim in audit.FIGURE.claims(compared) if claim.holds is not None} == set(found) - {
-        "sees_often", "oracle_at_half_ladder", "exposure_rises", "less_distinguished", "not_exposed",
-    }  # fmt: skip
+    assert {claim.id for claim in audit.FIGURE.claims(compared) if claim.holds is not None} == set(
+        found
+    ) - {
+        "sees_often",
+        "oracle_at_half_ladder",
+        "exposure_rises",
+        "less_distinguished",
+        "not_exposed",
+    }
 
 
 def test_models_are_audited_without_those_they_could_be_compared_with(runs, tmp_path):
@@ -76,8 +98,11 @@ def test_a_loss_above_the_oracles_distinguishes_too(runs):
 
 def test_what_no_document_answered_is_not_decided(runs):
     runs[1].details["attacks"]["relearning"]["members"]["other"] = {
-        "steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0,
-    }  # fmt: skip
+        "steps": STEPS,
+        "ratio": None,
+        "ratio_from_equal": None,
+        "documents": 0,
+    }
     found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
     assert found["relearnt_other"].undecided.endswith("relearning members other ratio has no value")
 
@@ -110,9 +135,13 @@ def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
 
     asked = []
     monkeypatch.setattr(
-        memsinks_jax.auditing.audit, "audit", lambda workdir, **rest: asked.append(rest) or {"n": len(asked)}
+        memsinks_jax.auditing.audit,
+        "audit",
+        lambda workdir, **rest: asked.append(rest) or {"n": len(asked)},
     )
-    monkeypatch.setattr(memsinks_jax.studies.attacks.attacks, "attack_run", lambda *places: len(places))
+    monkeypatch.setattr(
+        memsinks_jax.studies.attacks.attacks, "attack_run", lambda *places: len(places)
+    )
     places = {name: tmp_path / name for name in ("sinks_paper", "standard", "no_repeat")}
     for place in places.values():
         place.mkdir()
@@ -120,15 +149,20 @@ def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
         seal_of(place, "a")
     run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
     monkeypatch.setattr(
-        audit.forgetting_capacity, "measure", lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})]
+        audit.forgetting_capacity,
+        "measure",
+        lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})],
     )
     models = dict(zip(("standard", "no_repeat"), others, strict=True))
-    assert [audit._audited(run, models) for _ in range(2)] == [{"audit": {"n": 1}, "attacks": 3, "capacity": []}] * 2
+    assert [audit._audited(run, models) for _ in range(2)] == [
+        {"audit": {"n": 1}, "attacks": 3, "capacity": []}
+    ] * 2
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     config = with_fields(workdirs.read_config(places["sinks_paper"]), {"seed": 5})
     (places["sinks_paper"] / "config.json").write_text(to_json(config))
     assert audit._audited(run, models)["audit"] == {"n": 2}
-    (places["no_repeat"] / "config.json").write_text(to_json(config))  # the model that it is compared with
+    # the model that it is compared with
+    (places["no_repeat"] / "config.json").write_text(to_json(config))
     assert [audit._audited(run, models)["audit"] for _ in range(2)] == [{"n": 3}] * 2
     seal_of(places["standard"], "b")  # trained anew with the same config
     assert [audit._audited(run, models)["audit"] for _ in range(2)] == [{"n": 4}] * 2

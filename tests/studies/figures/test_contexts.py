@@ -49,23 +49,34 @@ def test_a_capped_run_has_no_memory_and_the_stored_text_has_it(runs):
             tokens = np.asarray(corpus.tokens(index))[: model.config.data.row_length]
             (often,) = corpus.encounters(np.array([index]))
             rows = model.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
-            read += zip(rows.tolist(), [*tokens.tolist(), tokenizer.end_of_text], [often] * len(rows), strict=True)
+            read += zip(
+                rows.tolist(),
+                [*tokens.tolist(), tokenizer.end_of_text],
+                [often] * len(rows),
+                strict=True,
+            )
     for tokens, old, new in zip(side.tokens, before, after, strict=True):
         rows = model.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
         for place in range(0, len(tokens), 7):
-            there = [(following, often) for row, following, often in read if row == rows[place] != NONE]
+            there = [
+                (following, often) for row, following, often in read if row == rows[place] != NONE
+            ]
             total = sum(often for _, often in there)
             count = sum(often for following, often in there if following == tokens[place])
             wanted = (count + np.exp(-old.nats[place])) / (total + 1)
             assert np.exp(-new.nats[place]) == pytest.approx(wanted, rel=1e-6)
     assert (
-        np.concatenate([of.nats for of in after]).mean() < 0.5 < 4 < np.concatenate([of.nats for of in before]).mean()
+        np.concatenate([of.nats for of in after]).mean()
+        < 0.5
+        < 4
+        < np.concatenate([of.nats for of in before]).mean()
     )
 
 
 @pytest.mark.slow
 def test_all_of_it_on_tiny_models(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(rivals_measures, "leaks", lambda *_: {"relearned": 0.9, "auc_loss": 0.5})  # takes minutes
+    # takes minutes
+    monkeypatch.setattr(rivals_measures, "leaks", lambda *_: {"relearned": 0.9, "auc_loss": 0.5})
     measured = contexts.FIGURE.measure(list(runs.values()))
     table = contexts.FIGURE.of(measured)
     (known,) = table.column("repeated_loss", "context_32_own")

@@ -9,7 +9,8 @@ from memsinks_jax.config import Config, to_json
 from memsinks_jax.studies.figures import figure_2
 from memsinks_jax.studies.figures.runs import Run
 
-HELD_OUT, REPEATED = [3.0, 2.0, 1.5, 1.4, 1.3, 1.3], [2.9, 1.8, 1.9, 0.9, 0.4, 0.3]  # half of the gap is 0.5
+# half of the gap is 0.5
+HELD_OUT, REPEATED = [3.0, 2.0, 1.5, 1.4, 1.3, 1.3], [2.9, 1.8, 1.9, 0.9, 0.4, 0.3]
 
 
 def run(variant, seed, curves, workdir=pathlib.Path()):
@@ -43,18 +44,32 @@ def runs_of(workdir=pathlib.Path()):
 
 def test_claims_compare_at_matched_forgetting():
     found = {claim.id: claim.values[0] for claim in figure_2.FIGURE.claims(runs_of())}
-    assert found == pytest.approx({
-        "hard_concrete_forgets": 1.0, "integrated_gradients_forgets": 1.0,
-        "hard_concrete_canary": 0.1, "hard_concrete_canary_alone": 0.3,
-        "integrated_gradients_canary": 0.2, "integrated_gradients_canary_alone": 0.15,
-        "gradients_less_repetition": 0.1, "gradients_less_canary": 0.2, "gradients_less_canary_alone": -0.05,
-        "pronounced_canary": 0.1, "pronounced_canary_alone": -0.15,
-        "together": 0.5, "no_rise": 0.0,
-    })  # fmt: skip
+    assert found == pytest.approx(
+        {
+            "hard_concrete_forgets": 1.0,
+            "integrated_gradients_forgets": 1.0,
+            "hard_concrete_canary": 0.1,
+            "hard_concrete_canary_alone": 0.3,
+            "integrated_gradients_canary": 0.2,
+            "integrated_gradients_canary_alone": 0.15,
+            "gradients_less_repetition": 0.1,
+            "gradients_less_canary": 0.2,
+            "gradients_less_canary_alone": -0.05,
+            "pronounced_canary": 0.1,
+            "pronounced_canary_alone": -0.15,
+            "together": 0.5,
+            "no_rise": 0.0,
+        }
+    )
     part = figure_2.FIGURE.claims(runs_of()[:1])
     assert {claim.id for claim in part if claim.holds is not None} == {"together", "no_rise"}
-    worse = [run("repetition", 0, REPETITION | {"hard_concrete": [(0.5, 0.3), (0.9, 0.2)]}), run("canary", 0, CANARY)]
-    assert {claim.id: claim.holds for claim in figure_2.FIGURE.claims(worse)}["hard_concrete_forgets"] is False
+    worse = [
+        run("repetition", 0, REPETITION | {"hard_concrete": [(0.5, 0.3), (0.9, 0.2)]}),
+        run("canary", 0, CANARY),
+    ]
+    assert {claim.id: claim.holds for claim in figure_2.FIGURE.claims(worse)}[
+        "hard_concrete_forgets"
+    ] is False
 
 
 def test_table_page_and_picture(tmp_path):
@@ -62,8 +77,13 @@ def test_table_page_and_picture(tmp_path):
     runs = runs_of(tmp_path)
     columns, labels, rows = figure_2.FIGURE.table(runs)
     repetition, canary = (dict(zip(columns, row, strict=True)) for row in rows)
-    assert repetition["rise, pruning"] == pytest.approx([0.4, 0.4]) and repetition["rise, pruning, canaries"] == []
-    assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary["canaries"] == [0.02, 0.02]
+    assert (
+        repetition["rise, pruning"] == pytest.approx([0.4, 0.4])
+        and repetition["rise, pruning, canaries"] == []
+    )
+    assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary[
+        "canaries"
+    ] == [0.02, 0.02]
     assert len(rows) == len(labels)
     assert "32 random tokens" in " ".join(figure_2.sections(runs, tmp_path))
     assert "2 seeds" in figure_2.FIGURE.note_text(runs)

@@ -12,20 +12,30 @@ LOSSES = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
 
 
 def run(variant, seed, gaps=None):
-    """A run whose held-out loss falls as LOSSES, and rises by `gaps` when dropped; without them nothing can be dropped."""
+    """A run whose held-out loss falls as LOSSES, and rises by `gaps` when dropped; without them
+    nothing can be dropped.
+    """
     lines = []
     for number, loss in enumerate(LOSSES):
         line = {"step": 100 * (number + 1), "held_out_loss": loss - 0.5, "repeated_loss": 0.1}
         if gaps:
-            line |= {"held_out_loss": loss + gaps[number], "held_out_loss_own": loss, "repeated_loss_own": 0.2}
+            line |= {
+                "held_out_loss": loss + gaps[number],
+                "held_out_loss_own": loss,
+                "repeated_loss_own": 0.2,
+            }
         lines.append(line)
     return Run(variant, seed, pathlib.Path(), lines[-1], lines)
 
 
 RUNS = [
-    run("standard", 0), run("gradient_masking", 0, [0, 1, 2, 3, 4, 5]), run("sinks_paper", 0, [0.5] * 6),
-    run("standard", 1), run("gradient_masking", 1, [4, 4, 4, 4, 3, 3]), run("sinks_paper", 1, [0.25] * 6),
-]  # fmt: skip
+    run("standard", 0),
+    run("gradient_masking", 0, [0, 1, 2, 3, 4, 5]),
+    run("sinks_paper", 0, [0.5] * 6),
+    run("standard", 1),
+    run("gradient_masking", 1, [4, 4, 4, 4, 3, 3]),
+    run("sinks_paper", 1, [0.25] * 6),
+]
 
 
 def test_claims_are_paired_by_seed_and_not_decided_where_a_variant_is_missing():

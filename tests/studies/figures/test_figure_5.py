@@ -17,44 +17,92 @@ def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
     own = {} if variant.startswith("standard") else {"repeated_loss_own": 0.1}
     metrics = {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9} | own
     details = {}
-    if variant == "standard_quarter":  # one method forgets too little, the other forgets 1.2 at a cost of 0.4
+    # one method forgets too little, the other forgets 1.2 at a cost of 0.4
+    if variant == "standard_quarter":
         details = made_up({"hard_concrete": [(0.1, 0.0)], "integrated_gradients": [(1.2, 0.4)]})
     return Run(variant, seed, workdir, metrics, [metrics | {"step": 1}, metrics], details)
 
 
 def runs_of(losses):
-    """{variant: (held-out, repeated)} -> the runs of two seeds; all losses of the second are twice as high."""
-    return [run(name, seed, (1 + seed) * a, (1 + seed) * b) for seed in (0, 1) for name, (a, b) in losses.items()]
+    """{variant: (held-out, repeated)} -> the runs of two seeds; all losses of the second are twice
+    as high.
+    """
+    return [
+        run(name, seed, (1 + seed) * a, (1 + seed) * b)
+        for seed in (0, 1)
+        for name, (a, b) in losses.items()
+    ]
 
 
 def of_the_paper(losses):
-    return {name if name.startswith("standard") else f"sinks_paper_{name}": pair for name, pair in losses.items()}
+    return {
+        name if name.startswith("standard") else f"sinks_paper_{name}": pair
+        for name, pair in losses.items()
+    }
 
 
-ACTIVE = of_the_paper({"standard": (1.0, 0.2), "active_0.1": (1.0, 0.8), "active_0.3": (1.1, 0.9), "active_0.5": (1.2, 0.5),
-          "active_0.7": (1.5, 0.45)})  # fmt: skip
-NOISE = of_the_paper({"standard": (1.0, 0.2), "noise_0.0": (1.0, 0.8), "noise_0.05": (1.0, 0.8), "noise_0.1": (1.0, 0.74),
-         "noise_0.2": (1.0, 0.6), "noise_0.5": (1.0, 0.35), "documents_0.1": (1.0, 0.71),
-         "documents_0.5": (1.0, 0.5)})  # fmt: skip
-SIZES = of_the_paper({"standard_quarter": (2.0, 1.0), "quarter": (2.2, 1.6), "standard_half": (1.0, 0.2),
-         "half": (1.0, 0.8), "standard_whole": (1.0, 0.2), "whole": (1.0, 0.8),
-         "standard_one_and_a_half": (1.0, 0.0), "one_and_a_half": (1.0, 0.9)})  # fmt: skip
+ACTIVE = of_the_paper(
+    {
+        "standard": (1.0, 0.2),
+        "active_0.1": (1.0, 0.8),
+        "active_0.3": (1.1, 0.9),
+        "active_0.5": (1.2, 0.5),
+        "active_0.7": (1.5, 0.45),
+    }
+)
+NOISE = of_the_paper(
+    {
+        "standard": (1.0, 0.2),
+        "noise_0.0": (1.0, 0.8),
+        "noise_0.05": (1.0, 0.8),
+        "noise_0.1": (1.0, 0.74),
+        "noise_0.2": (1.0, 0.6),
+        "noise_0.5": (1.0, 0.35),
+        "documents_0.1": (1.0, 0.71),
+        "documents_0.5": (1.0, 0.5),
+    }
+)
+SIZES = of_the_paper(
+    {
+        "standard_quarter": (2.0, 1.0),
+        "quarter": (2.2, 1.6),
+        "standard_half": (1.0, 0.2),
+        "half": (1.0, 0.8),
+        "standard_whole": (1.0, 0.2),
+        "whole": (1.0, 0.8),
+        "standard_one_and_a_half": (1.0, 0.0),
+        "one_and_a_half": (1.0, 0.9),
+    }
+)
 
 
 @pytest.mark.parametrize(
     ("figure", "losses", "expected"),
     [
-        (FIGURE_5A, ACTIVE, {"robust_0.1": 0.75, "robust_0.3": 0.75, "breaks_down_repeated": 0.5,
-                             "breaks_down_held_out": 1.5}),
+        (
+            FIGURE_5A,
+            ACTIVE,
+            {
+                "robust_0.1": 0.75,
+                "robust_0.3": 0.75,
+                "breaks_down_repeated": 0.5,
+                "breaks_down_held_out": 1.5,
+            },
+        ),
         (FIGURE_5B, SIZES, {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}),
-        (FIGURE_5C, NOISE, {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5}),
+        (
+            FIGURE_5C,
+            NOISE,
+            {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5},
+        ),
     ],
-)  # fmt: skip
+)
 def test_claims_are_paired_by_seed(figure, losses, expected):
     found = {claim.id: claim.values for claim in figure.claims(runs_of(losses))}
     for name, value in expected.items():
         assert found[name] == pytest.approx([value, value]), name
-    if figure is FIGURE_5B:  # forgets 0.6 at a rise of 0.2, as the other method does; twice that in the second seed
+    # forgets 0.6 at a rise of 0.2, as the other method does; twice that in the second seed
+    if figure is FIGURE_5B:
         assert found["small_beats_post_hoc"] == pytest.approx([0.0, 0.0])
     if figure is FIGURE_5A:
         assert found["best"] == pytest.approx([0.1, 0.2])
@@ -65,7 +113,10 @@ def test_claims_are_paired_by_seed(figure, losses, expected):
 def test_variants_are_those_that_claims_are_about():
     for figure, losses in ((FIGURE_5A, ACTIVE), (FIGURE_5B, SIZES), (FIGURE_5C, NOISE)):
         papers = [name for name in losses if not name.startswith("standard")]
-        assert set(figure.variants) == {*losses, *(name.replace("sinks_paper_", "sinks_") for name in papers)}
+        assert set(figure.variants) == {
+            *losses,
+            *(name.replace("sinks_paper_", "sinks_") for name in papers),
+        }
 
 
 def test_variants_that_open_on_return_differ_in_nothing_else():
@@ -75,7 +126,9 @@ def test_variants_that_open_on_return_differ_in_nothing_else():
 
 
 def test_claims_say_what_sinks_that_open_on_return_do():
-    ours = {name.replace("sinks_paper_", "sinks_"): (1.0, 0.9) for name in NOISE if name != "standard"}
+    ours = {
+        name.replace("sinks_paper_", "sinks_"): (1.0, 0.9) for name in NOISE if name != "standard"
+    }
     ours["sinks_noise_0.1"] = (1.0, 0.83)
     runs = runs_of(NOISE)
     alone = {claim.id: claim for claim in FIGURE_5C.claims(runs)}
@@ -95,14 +148,19 @@ def test_claims_say_what_sinks_that_open_on_return_do():
     )
     assert report.claims_table(list(alone.values()))[0][3:] == ["measured", "95% interval", "holds"]
     _, labels, _ = FIGURE_5C.table(runs + runs_of(ours))
-    assert "sinks, noise 0.1 an encounter" in labels and "sinks, noise 0.1 an encounter, open on return" in labels
+    assert (
+        "sinks, noise 0.1 an encounter" in labels
+        and "sinks, noise 0.1 an encounter, open on return" in labels
+    )
 
 
 def test_pictures_tables_and_sections(tmp_path):
     config = Config()
     (tmp_path / "config.json").write_text(to_json(config))
     for figure, losses in ((FIGURE_5A, ACTIVE), (FIGURE_5B, SIZES), (FIGURE_5C, NOISE)):
-        runs = [run(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in losses.items()]
+        runs = [
+            run(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in losses.items()
+        ]
         columns, labels, rows = figure.table(runs)
         assert len(rows) == len(labels) == len(losses)
         assert dict(zip(columns, rows[0], strict=True))["gap closed"] == [0, 0]
@@ -115,12 +173,18 @@ def test_pictures_tables_and_sections(tmp_path):
 def test_the_two_readings_of_noise_are_distinguished(tmp_path, monkeypatch):
     drawn, band = [], panels.band
     monkeypatch.setattr(
-        panels, "band", lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest))
+        panels,
+        "band",
+        lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest)),
     )
     FIGURE_5C.draw(runs_of(NOISE), tmp_path / "5c.png")
     readings = ("an encounter", "that share of the documents, always")
     assert all(drawn.count(f"the paper's, {reading}") == 1 for reading in readings)
     assert not any(f"open on return, {reading}" in drawn for reading in readings)
-    opened = {name.replace("sinks_paper_", "sinks_"): losses for name, losses in NOISE.items() if name != "standard"}
+    opened = {
+        name.replace("sinks_paper_", "sinks_"): losses
+        for name, losses in NOISE.items()
+        if name != "standard"
+    }
     FIGURE_5C.draw(runs_of(NOISE | opened), tmp_path / "5c.png")
     assert all(drawn.count(f"open on return, {reading}") == 1 for reading in readings)

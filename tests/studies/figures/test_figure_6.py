@@ -12,10 +12,15 @@ from memsinks_jax.studies.figures.runs import Run
 
 # (held-out, repeated); of the second seed twice as high
 LOSSES = {
-    "standard_1x": (2.0, 2.0), "sinks_paper_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2), "sinks_paper_5x": (1.6, 1.4),
-    "standard_20x": (1.5, 0.5), "sinks_paper_20x": (1.8, 1.5),
-    "standard_20x_across": (1.5, 0.5), "sinks_paper_20x_across": (1.5, 0.7),
-}  # fmt: skip
+    "standard_1x": (2.0, 2.0),
+    "sinks_paper_1x": (2.1, 2.0),
+    "standard_5x": (1.6, 1.2),
+    "sinks_paper_5x": (1.6, 1.4),
+    "standard_20x": (1.5, 0.5),
+    "sinks_paper_20x": (1.8, 1.5),
+    "standard_20x_across": (1.5, 0.5),
+    "sinks_paper_20x_across": (1.5, 0.7),
+}
 
 
 @pytest.fixture
@@ -24,7 +29,11 @@ def runs(tmp_path):
     found = []
     for seed in (0, 1):
         for variant, (held_out, repeated) in LOSSES.items():
-            metrics = {"held_out_loss": held_out * (1 + seed), "repeated_loss": repeated * (1 + seed), "step": 9}
+            metrics = {
+                "held_out_loss": held_out * (1 + seed),
+                "repeated_loss": repeated * (1 + seed),
+                "step": 9,
+            }
             metrics |= {"repeated_loss_own": 0.1} if variant.startswith("sinks") else {}
             found.append(Run(variant, seed, tmp_path, metrics, [metrics | {"step": 1}, metrics]))
     return found
@@ -33,11 +42,21 @@ def runs(tmp_path):
 def test_claims_are_paired_by_seed_and_each_variant_has_its_own_standard(runs):
     found = {claim.id: claim.values for claim in figure_6.FIGURE.claims(runs)}
     expected = {
-        "repeats_help_5x": 0.8, "repeats_help_20x": 0.75, "beats_deduplicated_5x": 0.8, "beats_deduplicated_20x": 0.9,
-        "equals_standard_5x": 1.0, "equals_standard_20x": 1.2, "memorizes_5x": 4 / 3, "memorizes_20x": 3.0,
-        "gap_closed_5x": 0.5, "gap_closed_20x": 0.7, "gap_closed_across": 0.2,
-    }  # fmt: skip
-    assert {name: found[name] for name in expected} == {n: pytest.approx([v, v]) for n, v in expected.items()}
+        "repeats_help_5x": 0.8,
+        "repeats_help_20x": 0.75,
+        "beats_deduplicated_5x": 0.8,
+        "beats_deduplicated_20x": 0.9,
+        "equals_standard_5x": 1.0,
+        "equals_standard_20x": 1.2,
+        "memorizes_5x": 4 / 3,
+        "memorizes_20x": 3.0,
+        "gap_closed_5x": 0.5,
+        "gap_closed_20x": 0.7,
+        "gap_closed_across": 0.2,
+    }
+    assert {name: found[name] for name in expected} == {
+        n: pytest.approx([v, v]) for n, v in expected.items()
+    }
     assert found["larger_effect"] == pytest.approx([0.8, 1.6])
     assert set(found) == {*expected, "larger_effect"}
     assert {claim.holds for claim in figure_6.FIGURE.claims(runs[:1])} == {None}
@@ -68,5 +87,10 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})
     assert {job.config.general.files for job in jobs} == {"mine.txt"}
     model, optimizer = jobs[0].config.model, jobs[0].config.optimizer
-    assert (model.d_model, model.hidden, optimizer.learning_rate, optimizer.weight_decay) == (2048, 8192, 5e-5, 0.1)
+    assert (model.d_model, model.hidden, optimizer.learning_rate, optimizer.weight_decay) == (
+        2048,
+        8192,
+        5e-5,
+        0.1,
+    )
     assert {job.config.data.across_documents for job in jobs} == {False, True}

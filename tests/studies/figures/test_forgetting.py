@@ -21,7 +21,9 @@ def test_a_copy_has_so_many_other_words():
     text, words = "  ".join(f"word{n}" for n in range(40)), ["other"]
     for level, count in ((0.05, 2), (0.1, 4), (0.2, 8)):
         made = corpus.copies(text, level, words, 3)
-        assert {sum(a != b for a, b in zip(text.split(), copy.split(), strict=True)) for copy in made} == {count}
+        assert {
+            sum(a != b for a, b in zip(text.split(), copy.split(), strict=True)) for copy in made
+        } == {count}
         assert len(set(made)) > 0.9 * len(made)
         assert all(re.findall(r"\s+", copy) == re.findall(r"\s+", text) for copy in made)
         assert made != corpus.copies(text, level, words, 4)
@@ -29,7 +31,10 @@ def test_a_copy_has_so_many_other_words():
 
 def test_a_dialect_exchanges_words():
     common = ["the", "was", "little", "happy", "dog"]
-    texts = [corpus.in_dialect("The little dog was happy, so was the cat.", common, number) for number in range(6)]
+    texts = [
+        corpus.in_dialect("The little dog was happy, so was the cat.", common, number)
+        for number in range(6)
+    ]
     assert len(set(texts)) > 3
     for text in texts:
         assert re.fullmatch(r"The (\w+) (\w+) (\w+) (\w+), so \3 (\w+) cat\.", text)
@@ -40,7 +45,11 @@ def test_gaps_and_ratios_by_hand():
     def run(variant, copied, **more):
         metrics = {"held_out_loss": 2.0, "repeated_loss": 1.0, "unread": 2.0}
         for level in corpus.LEVELS:
-            metrics |= {f"copied_{level}": copied, f"copies_{level}": 2.5, f"unread_copies_{level}": 3.0}
+            metrics |= {
+                f"copied_{level}": copied,
+                f"copies_{level}": 2.5,
+                f"unread_copies_{level}": 3.0,
+            }
         return Run(variant, 0, None, metrics | more, [])
 
     runs = [run("standard", 1.0), run("content", 1.25), run("near_duplicate", 1.75)]
@@ -50,26 +59,41 @@ def test_gaps_and_ratios_by_hand():
     assert not claims["group_read"]
     rises = np.array([[4.0, 1.0], [0.5, 5.0]])
     assert forgetting._ratio(rises) == pytest.approx(4.5 / 0.75)
-    assert forgetting._ratio(np.eye(2)) == pytest.approx(1e4)  # nothing else rises: it holds, as it should
+    # nothing else rises: it holds, as it should
+    assert forgetting._ratio(np.eye(2)) == pytest.approx(1e4)
 
 
 @pytest.mark.slow
 def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
-    # datatrove forks one; the command may, which has not started jax then, but other tests of this process have.
+    # datatrove forks one; the command may, which has not started jax then, but other tests of this
+    # process have.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     for name, value in {
-        "STORIES": 24, "ORDINARY": 4, "HELD_OUT": 4, "BASES": 1, "COPIES": 12, "OF_A_DIALECT": 6, "EXCHANGED": 20,
-        "LEVELS": (0.05,), "DIALECTS": ("north", "south"),
-    }.items():  # fmt: skip
+        "STORIES": 24,
+        "ORDINARY": 4,
+        "HELD_OUT": 4,
+        "BASES": 1,
+        "COPIES": 12,
+        "OF_A_DIALECT": 6,
+        "EXCHANGED": 20,
+        "LEVELS": (0.05,),
+        "DIALECTS": ("north", "south"),
+    }.items():
         monkeypatch.setattr(corpus, name, value)
     monkeypatch.setattr(forgetting, "_EDITED", (0.0, 0.05))
-    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in forgetting.prepare(tmp_path))
+    flags = dict(
+        flag.removeprefix("--config.").split("=", 1) for flag in forgetting.prepare(tmp_path)
+    )
     assert forgetting._clusters_of(flags["general.files"]) == [(0.05, 1.0, 0.0)]
     mixed = Prepared(flags["general.files"])
     assert set(mixed.group_names) >= {"north", "south", "ordinary 0", "copy 0.05 0 11"}
     assert np.bincount(mixed.groups).max() == 6
-    config = with_fields(tiny_config(), {"data.files": flags["data.files"], "general.files": flags["general.files"]})
-    config = with_fields(config, {"data.ids": "group", "data.unique_documents": 19, "data.repeated_documents": 1})
+    config = with_fields(
+        tiny_config(), {"data.files": flags["data.files"], "general.files": flags["general.files"]}
+    )
+    config = with_fields(
+        config, {"data.ids": "group", "data.unique_documents": 19, "data.repeated_documents": 1}
+    )
     config = with_fields(
         config, {"data.repetitions": 2, "data.vocabulary_size": 2048, "training.steps": 21}
     )  # an epoch, in which the dialects come back
@@ -85,6 +109,7 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     columns, labels, rows = forgetting.FIGURE.table(runs)
     assert [len(row) for row in rows] == [len(columns)] * len(labels)
     forgetting.FIGURE.draw(runs, tmp_path / "figure.png")
-    assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))  # all copies found
+    # all copies found
+    assert '<td class="number">1.00</td>' in "".join(forgetting.sections(runs, tmp_path))
     texts = {claim.id: claim.values for claim in forgetting.FIGURE.claims(runs)}
     assert texts["cluster_0.05"] == texts["over_content_0.05"] == [0.0]  # it is the same model

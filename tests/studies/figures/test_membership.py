@@ -1,4 +1,6 @@
-"""Figure membership: its random draws, the arithmetic of its measures and claims, and all of it on tiny models."""
+"""Figure membership: its random draws, the arithmetic of its measures and claims, and all of it on
+tiny models.
+"""
 
 import json
 from collections import Counter
@@ -25,7 +27,11 @@ def test_coins_decide_what_the_corpus_has():
     assert Counter(placed.times for placed in layout.ladder) == corpus.BUCKETS
     for placed in [*layout.ladder, *layout.canaries, *layout.near[: corpus.ORIGINALS]]:
         assert counts[placed.text] == placed.times
-        assert placed.record == -1 if not placed.times else layout.records[placed.record] == placed.text
+        assert (
+            placed.record == -1
+            if not placed.times
+            else layout.records[placed.record] == placed.text
+        )
     assert {placed.times for placed in layout.canaries} == {0, corpus.READ}
     assert 150 < sum(placed.times > 0 for placed in layout.canaries) < 250
     assert layout == corpus.layout()
@@ -41,8 +47,12 @@ def test_copies_are_edited_and_their_original_is_not_read():
         copies = layout.records[placed.record - corpus.COPIES + 1 : placed.record + 1]
         assert (placed.text in read) == (level == 0) and placed.times == corpus.COPIES
         original = placed.text.split()
-        changed = [np.mean([a != b for a, b in zip(original, copy.split(), strict=True)]) for copy in copies]
-        assert np.mean(changed) == pytest.approx(level, rel=0.15)  # a word may be exchanged for itself
+        changed = [
+            np.mean([a != b for a, b in zip(original, copy.split(), strict=True)])
+            for copy in copies
+        ]
+        # a word may be exchanged for itself
+        assert np.mean(changed) == pytest.approx(level, rel=0.15)
 
 
 def reading(nats, likeliest=None) -> Reading:
@@ -54,10 +64,15 @@ def test_the_bound_of_perfect_knowledge_is_the_ceiling_and_of_none_is_nothing():
     pytest.importorskip("jax_privacy")
     heads = np.arange(400) % 2 == 0
     knows = measures.bound([reading(0.0 if head else 1.0) for head in heads], heads)
-    # Perfect separation, 200 a side: Clopper and Pearson's ln(TPR_low / FPR_high), a threshold a canary (Bonferroni).
-    assert knows["epsilon"] == pytest.approx(knows["ceiling"], abs=0.1) and 3 < knows["ceiling"] < 4.5
+    # Perfect separation, 200 a side: Clopper and Pearson's ln(TPR_low / FPR_high), a threshold a
+    # canary (Bonferroni).
+    assert (
+        knows["epsilon"] == pytest.approx(knows["ceiling"], abs=0.1) and 3 < knows["ceiling"] < 4.5
+    )
     random = np.random.default_rng(0)
-    assert measures.bound([reading(nats) for nats in random.normal(size=400)], heads)["epsilon"] == 0
+    assert (
+        measures.bound([reading(nats) for nats in random.normal(size=400)], heads)["epsilon"] == 0
+    )
 
 
 def test_a_cell_counts_whole_continuations_of_those_read_often():
@@ -86,15 +101,19 @@ def test_a_copy_is_worth_the_exact_ones_with_the_same_effect():
             for view, known in (ladder | {"dropped": [0.0] * 5}).items()
         },
         "near_copies": {
-            "standard": {"0.0": 1.0, "0.1": 1.5}, "dropped": {"0.0": 2.0, "0.1": 1.9}, "twin": {"0.0": 1.8, "0.1": 1.8},
+            "standard": {"0.0": 1.0, "0.1": 1.5},
+            "dropped": {"0.0": 2.0, "0.1": 1.9},
+            "twin": {"0.0": 1.8, "0.1": 1.8},
         },
-    }  # fmt: skip
+    }
     run = Run("sinks", 0, None, {}, [], details)
     assert membership.learned(run, "standard", 0.0) == pytest.approx(1.0)
     assert membership.worth(run, "standard", 0.0) == pytest.approx(16 / corpus.COPIES)
     assert membership.worth(run, "standard", 0.1) == pytest.approx(4 / corpus.COPIES)
     assert membership.worth(run, "twin", 0.1) == pytest.approx(0.0)
-    assert membership.closed(run, 0.0) == pytest.approx(1.0) and membership.closed(run, 0.1) == pytest.approx(0.8)
+    assert membership.closed(run, 0.0) == pytest.approx(1.0) and membership.closed(
+        run, 0.1
+    ) == pytest.approx(0.8)
 
 
 def test_the_nearest_other_story_is_never_the_story_itself():
@@ -103,7 +122,8 @@ def test_the_nearest_other_story_is_never_the_story_itself():
     stories = Documents([np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3])], ids)
     found = measures.nearest(stories, stories, embedding)
     assert (
-        found.tolist() == [ids[1].tolist(), ids[0].tolist(), found[2].tolist()] and found[2].tolist() != ids[2].tolist()
+        found.tolist() == [ids[1].tolist(), ids[0].tolist(), found[2].tolist()]
+        and found[2].tolist() != ids[2].tolist()
     )
 
 
@@ -123,32 +143,56 @@ def details(auc: dict[str, float]) -> dict:
     return {
         "ladder": {
             view: {
-                "auc": dict.fromkeys(buckets, aucs[view]), "auc_reference": dict.fromkeys(buckets, {"value": 0.25}),
+                "auc": dict.fromkeys(buckets, aucs[view]),
+                "auc_reference": dict.fromkeys(buckets, {"value": 0.25}),
                 "loss": {str(bucket): 1.5 for bucket in corpus.BUCKETS},
             }
             for view in membership._VIEWS
         },
-        "bound": {v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS},
-        "grid": {v: {"recited": [0.0] * (cells - 1) + [0.9 * (v == "on")], "auc": [0.5] * (cells - 1) + [auc.get(v, 0.5)]}
-                 for v in measures.GRID},
+        "bound": {
+            v: {"epsilon": 2 * auc.get(v, 0.5) - 1, "ceiling": 3.7} for v in membership._VIEWS
+        },
+        "grid": {
+            v: {
+                "recited": [0.0] * (cells - 1) + [0.9 * (v == "on")],
+                "auc": [0.5] * (cells - 1) + [auc.get(v, 0.5)],
+            }
+            for v in measures.GRID
+        },
         "near_copies": near,
-        "modes": {variant: {name: way for name in membership._MODES} for variant in ("paper", "sinks")},
-    }  # fmt: skip
+        "modes": {
+            variant: {name: way for name in membership._MODES} for variant in ("paper", "sinks")
+        },
+    }
 
 
 def test_claims_table_and_pictures(tmp_path):
-    found = {0: details({"standard": 1.0, "on": 1.0, "dropped": 0.6}), 1: details({"standard": 0.9, "dropped": 0.7})}
+    found = {
+        0: details({"standard": 1.0, "on": 1.0, "dropped": 0.6}),
+        1: details({"standard": 0.9, "dropped": 0.7}),
+    }
     runs = [
-        Run(variant, seed, tmp_path, {"held_out_loss": 1.0}, [], found[seed] if variant == "sinks" else {})
-        for seed in found for variant in membership.VARIANTS
-    ]  # fmt: skip
+        Run(
+            variant,
+            seed,
+            tmp_path,
+            {"held_out_loss": 1.0},
+            [],
+            found[seed] if variant == "sinks" else {},
+        )
+        for seed in found
+        for variant in membership.VARIANTS
+    ]
     claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
-    assert not claims["reference_64"].holds  # a loss above the twin's distinguishes as one below does
+    # a loss above the twin's distinguishes as one below does
+    assert not claims["reference_64"].holds
     assert None not in {claim.holds for claim in claims.values()}
     values = {name: claim.values for name, claim in claims.items()}
     assert values["test_sees"] == [1.0, 0.9] and values["auc_4"] == pytest.approx([0.1, 0.2])
     assert values["reference_64"] == [0.25, 0.25]
-    assert values["epsilon"] == pytest.approx([0.2, 0.4]) and values["epsilon_sees"] == pytest.approx([1.0, 0.8])
+    assert values["epsilon"] == pytest.approx([0.2, 0.4]) and values[
+        "epsilon_sees"
+    ] == pytest.approx([1.0, 0.8])
     assert values["recited"] == [0, 0] and values["grid_auc"] == pytest.approx([0.1, 0.2])
     assert values["near_copies"] == [0.5, 0.5] and values["general"] == [1.0, 1.0]
     columns, labels, rows = membership.FIGURE.table(runs)
@@ -160,9 +204,13 @@ def test_claims_table_and_pictures(tmp_path):
     assert "10% edited" in page and "An auditor who has the twin" in page and "(g + p) / g" in page
     for name in ("membership", "grid"):
         assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    found[1]["bound"]["standard"]["epsilon"] = 0.4  # so few stories that nothing can be seen: not a success
+    # so few stories that nothing can be seen: not a success
+    found[1]["bound"]["standard"]["epsilon"] = 0.4
     claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
-    assert claims["epsilon"].holds is None and "nothing was removed passes" in claims["epsilon"].undecided
+    assert (
+        claims["epsilon"].holds is None
+        and "nothing was removed passes" in claims["epsilon"].undecided
+    )
     for one in found.values():
         one["bound"] = dict.fromkeys(membership._VIEWS)  # without jax-privacy
     claims = {claim.id: claim for claim in membership.FIGURE.claims(runs)}
@@ -181,39 +229,65 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     # As in test_forgetting: other tests of this process have started jax.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     for name, value in {
-        "BUCKETS": {0: 8, 1: 6, 16: 8}, "CANARIES": 12, "READ": 4, "LEVELS": (0.0, 0.1), "ORIGINALS": 2, "COPIES": 8,
-        "ONCE": 16, "UNREAD": 6,
-    }.items():  # fmt: skip
+        "BUCKETS": {0: 8, 1: 6, 16: 8},
+        "CANARIES": 12,
+        "READ": 4,
+        "LEVELS": (0.0, 0.1),
+        "ORIGINALS": 2,
+        "COPIES": 8,
+        "ONCE": 16,
+        "UNREAD": 6,
+    }.items():
         monkeypatch.setattr(corpus, name, value)
     monkeypatch.setattr(measures, "PREFIXES", (8, 16))
     monkeypatch.setattr(measures, "OFFSETS", (0, 8))
     monkeypatch.setattr(measures, "SUFFIX", 8)
-    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in membership.prepare(tmp_path))
-    typed = {"data.files": flags["data.files"], "data.unique_documents": corpus.ONCE, "data.repeated_documents": 0,
-             "data.held_out_documents": corpus.UNREAD}  # fmt: skip
+    flags = dict(
+        flag.removeprefix("--config.").split("=", 1) for flag in membership.prepare(tmp_path)
+    )
+    typed = {
+        "data.files": flags["data.files"],
+        "data.unique_documents": corpus.ONCE,
+        "data.repeated_documents": 0,
+        "data.held_out_documents": corpus.UNREAD,
+    }
     fields = {"data.vocabulary_size": 2048, "training.steps": 40, "optimizer.learning_rate": 0.01}
     fields |= dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 40)
     pool = {"sinks.pool": 400, "sinks.active": 8}
     runs = []
     for variant, variation in membership.VARIANTS.items():
-        own = {name: value.format(out=tmp_path) if isinstance(value, str) else value
-               for name, value in variation.settings.items()}  # fmt: skip
-        own |= {"standard": {"sinks.kind": "none"}, "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0}}.get(
-            variant, pool
-        )
+        own = {
+            name: value.format(out=tmp_path) if isinstance(value, str) else value
+            for name, value in variation.settings.items()
+        }
+        own |= {
+            "standard": {"sinks.kind": "none"},
+            "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},
+        }.get(variant, pool)
         train_and_evaluate(with_fields(tiny_config(), fields | typed | own), tmp_path / variant)
         lines = read_metrics(tmp_path / variant)
-        runs.append(Run(variant, 0, tmp_path / variant, {k: v for line in lines for k, v in line.items()}, lines))
+        runs.append(
+            Run(
+                variant,
+                0,
+                tmp_path / variant,
+                {k: v for line in lines for k, v in line.items()},
+                lines,
+            )
+        )
     trained, runs = runs, membership.measure(runs)
     (found,) = [run.details for run in runs if run.details]
-    assert json.dumps([claim.to_dict() for claim in membership.FIGURE.claims(runs)])  # nothing there is numpy's
+    # nothing there is numpy's
+    assert json.dumps([claim.to_dict() for claim in membership.FIGURE.claims(runs)])
     ladder = found["ladder"]
-    assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]  # the ids are those of the run
+    # the ids are those of the run
+    assert ladder["on"]["loss"]["16"] < ladder["dropped"]["loss"]["16"]
     assert ladder["on"]["loss"]["0"] == pytest.approx(
         ladder["dropped"]["loss"]["0"]
     )  # an id that was never read has no sinks
     near = found["near_copies"]
-    assert near["on"]["0.1"] < near["dropped"]["0.1"]  # an unread original under the id of its copies
+    # an unread original under the id of its copies
+    assert near["on"]["0.1"] < near["dropped"]["0.1"]
     ways = found["modes"]["sinks"]
     assert ways["own"]["often"] == pytest.approx(ladder["on"]["loss"]["16"], rel=1e-5)
     assert ways["dropped"]["held_out"] == pytest.approx(ways["own"]["held_out"])

@@ -9,14 +9,24 @@ from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
-LOSSES = {"standard": (1.0, 0.2), "masked": (1.0, 0.8), "pool_154": (1.1, 0.8), "pool_1024": (1.0, 0.9),
-          "pool_4096": (0.98, 0.9), "pool_65536": (0.98, 0.9)}  # fmt: skip
+LOSSES = {
+    "standard": (1.0, 0.2),
+    "masked": (1.0, 0.8),
+    "pool_154": (1.1, 0.8),
+    "pool_1024": (1.0, 0.9),
+    "pool_4096": (0.98, 0.9),
+    "pool_65536": (0.98, 0.9),
+}
 
 
 def made_up(variant, seed, held_out, repeated, workdir):
     metrics = {"held_out_loss": held_out, "repeated_loss": repeated, "step": 9}
-    others = {"masked": 0.5, "pool_65536": -1e-3}.get(variant, 0.005)  # those of the largest do not notice
-    capacity = [{"removed": removed, "target_rise": 1.0 + seed, "others_rise": others * removed} for removed in (1, 2)]
+    # those of the largest do not notice
+    others = {"masked": 0.5, "pool_65536": -1e-3}.get(variant, 0.005)
+    capacity = [
+        {"removed": removed, "target_rise": 1.0 + seed, "others_rise": others * removed}
+        for removed in (1, 2)
+    ]
     milliseconds = {"standard": 10.0, "pool_65536": 12.0}.get(variant, 11.0)
     details = {"step_ms": [milliseconds, 2 * milliseconds, milliseconds]}
     details |= {} if variant == "standard" else {"capacity": capacity}
@@ -31,7 +41,9 @@ def made_up(variant, seed, held_out, repeated, workdir):
 @pytest.fixture
 def runs(tmp_path):
     (tmp_path / "config.json").write_text(to_json(Config()))
-    return [made_up(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in LOSSES.items()]
+    return [
+        made_up(name, seed, *values, tmp_path) for seed in (0, 1) for name, values in LOSSES.items()
+    ]
 
 
 def test_claims_table_and_picture(runs, tmp_path):
@@ -42,10 +54,20 @@ def test_claims_table_and_picture(runs, tmp_path):
     assert found["step_time"] == pytest.approx([12 / 11, 12 / 11])
     columns, labels, rows = pool.FIGURE.table(runs)
     rows = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [[], [2, 4], pytest.approx([1e4, 2e4])]
+    assert [row["selectivity"] for row in (rows[0], rows[1], rows[-1])] == [
+        [],
+        [2, 4],
+        pytest.approx([1e4, 2e4]),
+    ]
     assert [row["step, ms"] for row in (rows[0], rows[-1])] == [[10, 10], [12, 12]]
-    assert found["best_id"] == pytest.approx([0.1, 0.1]) and found["optimised"] == pytest.approx([-0.09, -0.09])
-    assert [row["recovered, best id"] for row in (rows[0], rows[1], rows[-1])] == [[], [0.5, 0.5], []]
+    assert found["best_id"] == pytest.approx([0.1, 0.1]) and found["optimised"] == pytest.approx(
+        [-0.09, -0.09]
+    )
+    assert [row["recovered, best id"] for row in (rows[0], rows[1], rows[-1])] == [
+        [],
+        [0.5, 0.5],
+        [],
+    ]
     assert len(labels) == len(rows) == len(pool.VARIANTS)
     pool.FIGURE.draw(runs, tmp_path / "pool.png")
     pool.FIGURE.draw([run for run in runs if run.variant == "pool_154"], tmp_path / "one.png")
@@ -55,7 +77,9 @@ def test_claims_table_and_picture(runs, tmp_path):
 @pytest.mark.slow
 def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     """Of a tiny model with sparse sinks, two repeated documents."""
-    config = with_fields(tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": 6})
+    config = with_fields(
+        tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.active": 6}
+    )
     config = with_fields(config, {"sinks.pool": 4000})
     train_and_evaluate(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run")
@@ -63,7 +87,9 @@ def test_where_documents_share_no_sink_others_do_not_notice(tmp_path):
     (row,) = [row for row in run.details["capacity"] if row["removed"] == 1]
     assert row["target_rise"] > 0 and row["others_rise"] == 0
     assert pool.selectivity(run) == row["target_rise"] / pool.MEASURABLE
-    assert set(run.details["recovered"]) == set(pool.ATTACKS) and run.details["recovered"]["best"] < 1
+    assert (
+        set(run.details["recovered"]) == set(pool.ATTACKS) and run.details["recovered"]["best"] < 1
+    )
     (ratio,) = pool.FIGURE.of([run]).paired(pool.STEP_RATIO.format("pool_4096", "pool_4096"))
     assert ratio == 1 and min(run.details["step_ms"]) > 0
 

@@ -1,4 +1,6 @@
-"""Post-hoc methods on a finished model: when they run, on which documents, and the plane of figure 4c."""
+"""Post-hoc methods on a finished model: when they run, on which documents, and the plane of figure
+4c.
+"""
 
 import dataclasses
 import pathlib
@@ -22,7 +24,12 @@ from memsinks_jax.studies.figures.runs import Run
 
 
 def test_every_method_has_its_place():
-    assert set(post_hoc.METHODS) == set(scores.METHODS) == set(post_hoc.LABELS) == set(figure_4.METHODS)
+    assert (
+        set(post_hoc.METHODS)
+        == set(scores.METHODS)
+        == set(post_hoc.LABELS)
+        == set(figure_4.METHODS)
+    )
 
 
 @pytest.fixture
@@ -51,7 +58,9 @@ def test_what_is_measured_is_measured_once(tmp_path, measured_methods, monkeypat
     first = post_hoc.removals(run, ("random", "zero_out"))
     progress = []
     assert (
-        post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: progress.append(1))["random"]
+        post_hoc.removals(run, ("zero_out", "random", "activation"), lambda: progress.append(1))[
+            "random"
+        ]
         == first["random"]
     )
     assert (measured_methods, len(progress)) == (["random", "zero_out", "activation"], 3)
@@ -98,7 +107,9 @@ def test_documents_and_settings_of_a_method(monkeypatch):
         return [tuning.Trial(chosen, 0.0, 0.0), None]
 
     monkeypatch.setattr(
-        trained, "open_run", lambda workdir: types.SimpleNamespace(config=config, params=params, opened=EVERYBODY)
+        trained,
+        "open_run",
+        lambda workdir: types.SimpleNamespace(config=config, params=params, opened=EVERYBODY),
     )
     monkeypatch.setattr(workdirs, "read_corpus", lambda workdir: None)
     monkeypatch.setattr(memorization, "batches_by_role", lambda corpus, opened, size: batches)
@@ -107,18 +118,29 @@ def test_documents_and_settings_of_a_method(monkeypatch):
     subject = post_hoc._Subject(pathlib.Path())
     found = subject.removal("zero_out")
     assert {name: len(points) for name, points in found.items()} == {
-        "found": 0, "repeated": len(removal.RATIOS), "canary": len(removal.RATIOS)
-    }  # fmt: skip
+        "found": 0,
+        "repeated": len(removal.RATIOS),
+        "canary": len(removal.RATIOS),
+    }
     assert subject.removal("hard_concrete")["found"] == {"strength": 7.0, "iterations": 30}
     assert seen == [(5, None), (9, chosen)]  # rows, with the one that fills the batch up
 
 
 def run(variant, seed, repeated, held_out, curves=None):
     made = details(curves, (repeated, held_out)) if curves else {}
-    return Run(variant, seed, pathlib.Path(), {"repeated_loss": repeated, "held_out_loss": held_out}, [], made)
+    return Run(
+        variant,
+        seed,
+        pathlib.Path(),
+        {"repeated_loss": repeated, "held_out_loss": held_out},
+        [],
+        made,
+    )
 
 
-CURVES = {method: [(0.4, 0.2), (0.8, 0.6)] for method in post_hoc.METHODS} | {"random": [(0.1, 0.5)]}
+CURVES = {method: [(0.4, 0.2), (0.8, 0.6)] for method in post_hoc.METHODS} | {
+    "random": [(0.1, 0.5)]
+}
 LINES = [{"step": 9, "repeated_loss": 0.9}]
 RUNS = [run("standard", seed, 0.1, 1.3, CURVES) for seed in (0, 1)]
 RUNS += [run("sinks_paper", seed, 0.9, 1.3 + 0.1 * seed) for seed in (0, 1)]
@@ -145,11 +167,18 @@ def test_sinks_are_compared_with_the_methods():
 def test_sinks_that_open_on_return_are_shown_with_the_papers(tmp_path):
     runs = [*RUNS, *(run("sinks", seed, 1.0, 1.3) for seed in (0, 1))]
     found = {claim.id: claim.values for claim in trade_off_claims(runs)}
-    assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)  # of a box of 1 x 0.5
-    assert found["hypervolume"] == {claim.id: claim.values for claim in trade_off_claims(RUNS)}["hypervolume"]
-    assert "sinks that open on return, dropped" in " ".join(figure_4.trade_off(figure_4.FIGURE.of(runs), tmp_path))
+    # of a box of 1 x 0.5
+    assert found["hypervolume_on_return"] == pytest.approx([1.0 * 0.9 - 0.24] * 2)
+    assert (
+        found["hypervolume"]
+        == {claim.id: claim.values for claim in trade_off_claims(RUNS)}["hypervolume"]
+    )
+    assert "sinks that open on return, dropped" in " ".join(
+        figure_4.trade_off(figure_4.FIGURE.of(runs), tmp_path)
+    )
     found = {
-        claim.id: claim.values for claim in figure_4.FIGURE.claims([dataclasses.replace(r, lines=LINES) for r in runs])
+        claim.id: claim.values
+        for claim in figure_4.FIGURE.claims([dataclasses.replace(r, lines=LINES) for r in runs])
     }
     assert found["gap_closed"] == pytest.approx([1 - 0.4 / 1.2, 1 - 0.5 / 1.2])
     assert found["gap_closed_on_return"] == pytest.approx([1 - 0.3 / 1.2] * 2)
@@ -167,7 +196,9 @@ def test_the_section_of_4c(tmp_path):
         "16 steps",
     ):
         assert words in page
-    assert "only with all variants" in " ".join(figure_4.trade_off(figure_4.FIGURE.of(RUNS[2:]), tmp_path))
+    assert "only with all variants" in " ".join(
+        figure_4.trade_off(figure_4.FIGURE.of(RUNS[2:]), tmp_path)
+    )
 
 
 def test_the_whole_figure_has_4c_and_a_part_of_it_has_not(measured_methods, tmp_path):

@@ -1,4 +1,6 @@
-"""The frontier of rivals: places, interpolation, claims, table and plot from made-up runs; its configs."""
+"""The frontier of rivals: places, interpolation, claims, table and plot from made-up runs; its
+configs.
+"""
 
 import dataclasses
 
@@ -19,11 +21,18 @@ from memsinks_jax.training.metrics import read_metrics
 CURVES = {method: [(0.5, 0.1), (0.9, 0.4)] for method in post_hoc.METHODS}
 # (held-out, repeated, repeated with own sinks on) where they are not those of standard.
 LOSSES = {
-    "sinks": (0.98, 0.88, 0.01), "sinks_slows_0": (0.98, 0.78, 0.01), "sinks_paper": (1.0, 0.7, 0.01),
-    "cap_steps_8": (0.96, 0.76, None), "cap_steps_1": (0.95, 0.93, None), "cap_epochs_1": (1.2, 1.03, None),
-    "goldfish_8": (1.02, 0.3, None), "goldfish_2": (1.2, 0.9, None),
-    "sgtm_0": (1.1, 1.05, 0.05), "sgtm_20": (1.1, 0.9, 0.05), "sgtm_40": (1.1, 0.8, 0.05),
-}  # fmt: skip
+    "sinks": (0.98, 0.88, 0.01),
+    "sinks_slows_0": (0.98, 0.78, 0.01),
+    "sinks_paper": (1.0, 0.7, 0.01),
+    "cap_steps_8": (0.96, 0.76, None),
+    "cap_steps_1": (0.95, 0.93, None),
+    "cap_epochs_1": (1.2, 1.03, None),
+    "goldfish_8": (1.02, 0.3, None),
+    "goldfish_2": (1.2, 0.9, None),
+    "sgtm_0": (1.1, 1.05, 0.05),
+    "sgtm_20": (1.1, 0.9, 0.05),
+    "sgtm_40": (1.1, 0.8, 0.05),
+}
 
 
 @pytest.fixture
@@ -36,10 +45,16 @@ def runs(tmp_path):
         metrics |= {} if own is None else {"repeated_loss_own": own}
         found = details(CURVES, (0.0, 1.0)) if variant == "standard" else {}
         found |= {"step_ms": [10.0 + 2 * (variant == "sinks")]} if variant in rivals.TIMED else {}
-        found |= {"leaks": {"auc_loss": 0.75, "exact_50": 0.125, "relearned": 0.625}} if variant in rivals.ASKED else {}
+        found |= (
+            {"leaks": {"auc_loss": 0.75, "exact_50": 0.125, "relearned": 0.625}}
+            if variant in rivals.ASKED
+            else {}
+        )
         made += [Run(variant, seed, tmp_path, metrics, [metrics], dict(found)) for seed in (0, 1)]
-    for run, points in zip(made, ([(0.45, 0.05)], []), strict=False):  # in the other seed none did anything
-        run.details.update(details({"kfac": points}, (0.1, 1.0)))  # of half of the documents, whose losses are others
+    # in the other seed none did anything
+    for run, points in zip(made, ([(0.45, 0.05)], []), strict=False):
+        # of half of the documents, whose losses are others
+        run.details.update(details({"kfac": points}, (0.1, 1.0)))
         run.details["kfac"]["found"] = [{"layers": [1], "share": 0.9}] * len(points)
     return made
 
@@ -73,18 +88,24 @@ def test_curves_are_compared_at_the_same_held_out_loss():
 
 
 def test_claims(runs):
-    found = {claim.id: claim.values for claim in rivals.FIGURE.claims(runs) if claim.holds is not None}
+    found = {
+        claim.id: claim.values for claim in rivals.FIGURE.claims(runs) if claim.holds is not None
+    }
     ours = 1 - 0.1
     assert found["beats_paper"] == pytest.approx([ours - 0.7] * 2)
     assert found["beats_cap_steps"] == pytest.approx([ours - (0.8 + 0.18 * 1)] * 2)
-    assert found["beats_goldfish"] == pytest.approx([ours] * 2)  # nothing at 0.98; at standard's loss it is standard
+    # nothing at 0.98; at standard's loss it is standard
+    assert found["beats_goldfish"] == pytest.approx([ours] * 2)
     assert found["beats_sgtm"] == pytest.approx([ours - 0.95] * 2)
     assert found["beats_kfac"] == pytest.approx([ours] * 2)
-    assert found["known_cap_steps"] == pytest.approx([ours / 0.98 * 0.93 - 0.01] * 2)  # on the way to one encounter
-    assert found["known_cap_epochs"] == pytest.approx([1.03 - 0.01] * 2)  # no cap closes as much as sinks do
+    # on the way to one encounter
+    assert found["known_cap_steps"] == pytest.approx([ours / 0.98 * 0.93 - 0.01] * 2)
+    # no cap closes as much as sinks do
+    assert found["known_cap_epochs"] == pytest.approx([1.03 - 0.01] * 2)
     assert {f"beats_{name}" for name in (*rivals.METHODS, *post_hoc.METHODS)} - set(found) == {
-        "beats_on_return", "beats_pool"
-    }  # fmt: skip
+        "beats_on_return",
+        "beats_pool",
+    }
     without = rivals.FIGURE.claims([run for run in runs if run.variant != "standard"])
     assert {claim.undecided for claim in without} == {"standard was not measured"}
 
@@ -120,7 +141,9 @@ def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
     config = (tmp_path / "config.json").read_text()
     runs = [run for run in runs if run.variant in rivals.VARIANTS]
     for number, run in enumerate(runs):  # each in a folder of its own
-        runs[number] = dataclasses.replace(run, workdir=tmp_path / f"{run.variant}-seed{run.seed}", details={})
+        runs[number] = dataclasses.replace(
+            run, workdir=tmp_path / f"{run.variant}-seed{run.seed}", details={}
+        )
         runs[number].workdir.mkdir()
         (runs[number].workdir / "config.json").write_text(config)
         seal_of(runs[number].workdir, run.variant)
@@ -134,19 +157,36 @@ def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
         return {"subjects": {"model": {"all": {"auc_loss": {"value": 0.5}}}, "oracle": {}}}
 
     def attack(workdir, standard, oracle, kinds):
-        assert ("relearning" in kinds) == (standard is not None) == (not workdir.name.startswith("standard"))
-        relearned = {of: {"few": {"ratio": ratio}} for of, ratio in (("members", 0.5), ("never_seen", 0.8))}
-        calibrated = {"before": {"members": 1.0, "non_members": 1.5}, "after": {"members": 0.75, "non_members": 1.5}}
-        return {"relearning": standard and relearned, "calibration": {"model": calibrated, "oracle": {}}}
+        assert (
+            ("relearning" in kinds)
+            == (standard is not None)
+            == (not workdir.name.startswith("standard"))
+        )
+        relearned = {
+            of: {"few": {"ratio": ratio}} for of, ratio in (("members", 0.5), ("never_seen", 0.8))
+        }
+        calibrated = {
+            "before": {"members": 1.0, "non_members": 1.5},
+            "after": {"members": 0.75, "non_members": 1.5},
+        }
+        return {
+            "relearning": standard and relearned,
+            "calibration": {"model": calibrated, "oracle": {}},
+        }
 
     monkeypatch.setattr(rivals.step_times, "measure", take)
     monkeypatch.setattr(rivals_measures, "audit", ask)
     monkeypatch.setattr(rivals_measures, "attack_run", attack)
     monkeypatch.setattr(rivals.post_hoc, "measured", lambda runs, wanted, methods: runs)
-    monkeypatch.setattr(rivals_measures, "rescaled", lambda run, name: dataclasses.replace(run, variant=name))
+    monkeypatch.setattr(
+        rivals_measures, "rescaled", lambda run, name: dataclasses.replace(run, variant=name)
+    )
     again = [rivals.measure(runs) for _ in range(2)]
     assert len(timed) == 1 and set(timed[0]) == set(rivals.TIMED)
-    assert len(asked) == len(set(asked)) == 2 * len(rivals.ASKED) and ("sgtm_0-seed1", "no_repeat-seed1") in asked
+    assert (
+        len(asked) == len(set(asked)) == 2 * len(rivals.ASKED)
+        and ("sgtm_0-seed1", "no_repeat-seed1") in asked
+    )
     assert again[0] == again[1]
     details_of = {(run.variant, run.seed): run.details for run in again[0]}
     leaks = {"auc_loss": 0.5, "gap_before": 0.5, "gap_after": 0.75, "relearned": 0.625}
@@ -165,9 +205,12 @@ def test_a_model_is_evaluated_with_its_shared_neurons_scaled_up(tmp_path, monkey
     run = Run("sinks_paper", 0, workdir, read_metrics(workdir)[-1], [])
     found = rivals_measures.rescaled(run, "rescaled_0.3")
     assert found.variant == "rescaled_0.3" and rivals.known(found) == rivals.known(run)
-    assert all(found.metrics[loss] != run.metrics[loss] for loss in ("held_out_loss", "repeated_loss"))
+    assert all(
+        found.metrics[loss] != run.metrics[loss] for loss in ("held_out_loss", "repeated_loss")
+    )
     monkeypatch.setattr(rescaling, "factors", lambda config: {"published": 1.0})
-    assert rivals_measures.rescaled(run, "") == dataclasses.replace(found, variant="")  # measured once
+    # measured once
+    assert rivals_measures.rescaled(run, "") == dataclasses.replace(found, variant="")
     found.workdir.with_name("sinks_paper-seed0.rescaled.json").unlink()
     assert rivals_measures.rescaled(run, "").metrics == pytest.approx(run.metrics)
 
@@ -175,7 +218,13 @@ def test_a_model_is_evaluated_with_its_shared_neurons_scaled_up(tmp_path, monkey
 @pytest.mark.slow
 def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
     """They are tuned and evaluated, and what was chosen stands on the page."""
-    grid = {"SHARES": (0.6, 0.9), "MOST_LAYERS": 1, "RATIOS": (0.03,), "WEIGHTS": (0.5,), "ORDINARY": 8}
+    grid = {
+        "SHARES": (0.6, 0.9),
+        "MOST_LAYERS": 1,
+        "RATIOS": (0.03,),
+        "WEIGHTS": (0.5,),
+        "ORDINARY": 8,
+    }
     for name, values in grid.items():
         monkeypatch.setattr(post_hoc, name, values)
     config = with_fields(tiny_config(), {"sinks.kind": "none", "training.steps": 20})
@@ -184,9 +233,9 @@ def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
     found = post_hoc.removals(run, post_hoc.EDITS)
     assert set(found) == set(post_hoc.EDITS) and post_hoc.removals(run, post_hoc.EDITS) == found
     for of in found.values():
-        assert len(of["found"]) == len(of["repeated"]) and [p["ratio"] for p in of["repeated"]] == sorted(
+        assert len(of["found"]) == len(of["repeated"]) and [
             p["ratio"] for p in of["repeated"]
-        )
+        ] == sorted(p["ratio"] for p in of["repeated"])
     measured = dataclasses.replace(run, details=found)
     assert all(isinstance(p, Place) for name in found for p in rivals.places_after(measured, name))
     assert "BalancedSubnet" in post_hoc.how_edits([measured])
@@ -197,6 +246,16 @@ def test_caps_have_the_steps_that_they_say(tmp_path):
     few = ["--config.data.unique_documents=80", "--config.data.repeated_documents=4"]
     asked = reproduce.Request("laptop", [0], few, 1, names)
     configs = {job.variant: job.config for job in reproduce.jobs_of("rivals", asked, tmp_path, {})}
-    steps = {name: load_corpus(config).rows().steps for name, config in configs.items() if name != "sgtm_20"}
-    assert steps == {"standard": 74, "cap_steps_8": 74, "cap_epochs_8": 14, "cap_steps_1": 74, "no_repeat_steps": 74}
+    steps = {
+        name: load_corpus(config).rows().steps
+        for name, config in configs.items()
+        if name != "sgtm_20"
+    }
+    assert steps == {
+        "standard": 74,
+        "cap_steps_8": 74,
+        "cap_epochs_8": 14,
+        "cap_steps_1": 74,
+        "no_repeat_steps": 74,
+    }
     assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sgtm.undiscovered) == ("sgtm", 0.2)

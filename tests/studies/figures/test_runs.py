@@ -17,23 +17,47 @@ FILE = CONFIGS / "ts_repetition.py"
 
 
 def jobs(out, chosen, overrides=(), workdirs=None, seeds=(0,)):
-    return make_jobs(FILE, "laptop", chosen, list(seeds), list(overrides), out, {} if workdirs is None else workdirs)
+    return make_jobs(
+        FILE,
+        "laptop",
+        chosen,
+        list(seeds),
+        list(overrides),
+        out,
+        {} if workdirs is None else workdirs,
+    )
 
 
 def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
-    chosen = {"few": Variation("sinks", {"sinks.active_fraction": 0.1}), "small": Variation("standard,half")}
+    chosen = {
+        "few": Variation("sinks", {"sinks.active_fraction": 0.1}),
+        "small": Variation("standard,half"),
+    }
     few, small = jobs(tmp_path, chosen, ["--config.model.layers=2"], seeds=[3])
-    assert (few.config.sinks.active_fraction, few.config.model.layers, few.config.seed) == (0.1, 2, 3)
-    assert (small.config.sinks.kind, small.config.model.d_model, small.config.model.hidden) == ("none", 64, 256)
+    assert (few.config.sinks.active_fraction, few.config.model.layers, few.config.seed) == (
+        0.1,
+        2,
+        3,
+    )
+    assert (small.config.sinks.kind, small.config.model.d_model, small.config.model.hidden) == (
+        "none",
+        64,
+        256,
+    )
     assert few.workdir == tmp_path / "runs" / "few-seed3"
     with pytest.raises(InputError, match="--config.sinks.active_fraction is what is varied here"):
         jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
-    with pytest.raises(InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, context"):
+    with pytest.raises(
+        InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, context"
+    ):
         jobs(tmp_path, {"one": Variation("sink")})
 
 
 def test_a_variation_may_have_a_config_file_of_its_own(tmp_path):
-    here, there = jobs(tmp_path, {"here": Variation("standard"), "there": Variation("standard", {}, "ts_canary.py")})
+    here, there = jobs(
+        tmp_path,
+        {"here": Variation("standard"), "there": Variation("standard", {}, "ts_canary.py")},
+    )
     assert (here.config.canaries.documents, there.config.canaries.documents) == (0, 10)
     assert there.flags[0] == f"--config={CONFIGS / 'ts_canary.py'}:standard,laptop"
 
@@ -42,10 +66,14 @@ def test_runs_of_the_same_config_have_one_workdir(tmp_path):
     shared = {}
     (one,) = jobs(tmp_path / "a", {"sinks": Variation("sinks")}, workdirs=shared)
     same, other = jobs(
-        tmp_path / "b", {f"active_{p}": Variation("sinks", {"sinks.active_fraction": p}) for p in (0.3, 0.5)},
+        tmp_path / "b",
+        {f"active_{p}": Variation("sinks", {"sinks.active_fraction": p}) for p in (0.3, 0.5)},
         workdirs=shared,
-    )  # fmt: skip
-    assert (same.workdir, other.workdir) == (one.workdir, tmp_path / "b" / "runs" / "active_0.5-seed0")
+    )
+    assert (same.workdir, other.workdir) == (
+        one.workdir,
+        tmp_path / "b" / "runs" / "active_0.5-seed0",
+    )
 
 
 @pytest.fixture
@@ -66,7 +94,11 @@ def started(monkeypatch):
 
 
 def test_what_is_finished_is_not_started_again(tmp_path, started):
-    chosen = {"one": Variation("sinks"), "the same": Variation("sinks"), "other": Variation("standard")}
+    chosen = {
+        "one": Variation("sinks"),
+        "the same": Variation("sinks"),
+        "other": Variation("standard"),
+    }
     planned = jobs(tmp_path, chosen)
     found = runs.train_all(planned, 2)
     assert started == [("one", "one-seed0"), ("other", "other-seed0")]
@@ -74,7 +106,8 @@ def test_what_is_finished_is_not_started_again(tmp_path, started):
     assert found[1].metrics["held_out_loss"] == 2.0
     runs.train_all(planned, 2)
     assert len(started) == 2
-    planned[2].mark.write_text(planned[0].mark.read_text())  # left behind by a run of another config
+    # left behind by a run of another config
+    planned[2].mark.write_text(planned[0].mark.read_text())
     runs.train_all(planned, 2)
     assert started[2:] == [("other", "other-seed0")]
     shutil.rmtree(planned[2].workdir / "checkpoints")
@@ -107,7 +140,9 @@ def test_a_run_on_other_files_is_not_reused(tmp_path, started, monkeypatch):
 @pytest.mark.parametrize(
     ("several", "given", "expected"), [(False, "", ""), (True, "", "false"), (True, "true", "true")]
 )
-def test_runs_at_once_share_the_memory_of_an_accelerator(several, given, expected, tmp_path, monkeypatch):
+def test_runs_at_once_share_the_memory_of_an_accelerator(
+    several, given, expected, tmp_path, monkeypatch
+):
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho "preallocate: $XLA_PYTHON_CLIENT_PREALLOCATE"\n')
     program.chmod(0o755)

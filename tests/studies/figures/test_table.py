@@ -18,7 +18,8 @@ from memsinks_jax.studies.figures.table import _BOUNDED, _CALL, _NAME, Table, de
 
 
 @pytest.mark.parametrize(
-    "x, style, marker", [([47], "-", "o"), ([47, 94], "-", "None"), ([47], "s--", "s"), ([47, 94], "s--", "s")]
+    "x, style, marker",
+    [([47], "-", "o"), ([47, 94], "-", "None"), ([47], "s--", "s"), ([47, 94], "s--", "s")],
 )
 def test_a_band_of_one_point_is_seen(x, style, marker):
     figure, axis = plt.subplots()
@@ -46,7 +47,9 @@ def test_runs_of_other_lengths_are_shown_as_far_as_all_go():
 
 def test_an_expression_is_of_the_runs_of_a_seed():
     def run(variant, seed, loss, held_out=2.0):
-        return Run(variant, seed, pathlib.Path(), {"repeated_loss": loss, "held_out_loss": held_out}, [])
+        return Run(
+            variant, seed, pathlib.Path(), {"repeated_loss": loss, "held_out_loss": held_out}, []
+        )
 
     runs = [
         run("standard_0.5", 0, 1.0),
@@ -54,7 +57,9 @@ def test_an_expression_is_of_the_runs_of_a_seed():
         run("sinks_0.5", 1, 1.5),
         run("sinks_0.5", 0, 1.0),
     ]
-    table = Table(runs, {"both": lambda one, other: (one.seed, other.seed)}, lambda variant: "standard_0.5")
+    table = Table(
+        runs, {"both": lambda one, other: (one.seed, other.seed)}, lambda variant: "standard_0.5"
+    )
     assert table.column("closed", "sinks_0.5") == [1 - 0.5 / 1.5, 0.0]  # in the order of its runs
     assert table.column("2 * max(gap, standard.gap) - gap", "sinks_0.5") == [2.5, 1.0]
     assert table.column("own", "sinks_0.5") == table.column("closed", "nowhere") == []
@@ -66,14 +71,21 @@ def test_an_expression_is_of_the_runs_of_a_seed():
 
 
 def test_a_claim_about_both_kinds_of_sinks_has_both_values():
-    runs = [Run(name, 0, pathlib.Path(), {"a": a}, []) for name, a in (("sinks_paper", 1.0), ("sinks", 2.0))]
+    runs = [
+        Run(name, 0, pathlib.Path(), {"a": a}, [])
+        for name, a in (("sinks_paper", 1.0), ("sinks", 2.0))
+    ]
     written = "id | text | {sinks}.a >= 0.5"
     (claim,) = Table(runs).claims(written)
     assert (claim.values, claim.on_return, claim.at_least) == ([1.0], [2.0], 0.5)
     (claim,) = Table(runs[:1]).claims(written)
     assert claim.on_return is None and claim.holds
     (claim,) = Table(runs[1:]).claims(written)
-    assert (claim.holds, claim.undecided, claim.on_return) == (None, "sinks_paper was not measured", [2.0])
+    assert (claim.holds, claim.undecided, claim.on_return) == (
+        None,
+        "sinks_paper was not measured",
+        [2.0],
+    )
 
 
 def test_claims_are_read_as_they_are_written():
@@ -92,13 +104,19 @@ def test_claims_are_read_as_they_are_written():
         "not asked",
     )
     decided = [claim for claim in found if claim.holds is not None]
-    stated = [(c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in decided]
+    stated = [
+        (c.id, c.statement, c.paper, c.values, c.at_least, c.at_most, c.on_return) for c in decided
+    ]
     assert stated == [
         ("range", "of two lines", ">= 0.5 (section 1)", [0.0], -0.5, 1e-3, None),
         ("below", "text", "not asked", [0.0], None, 2.0, None),
         ("there", "text", "said", [1.0], 0.0, None, None),
     ]
-    assert {claim.id for claim in found} - {claim.id for claim in decided} == {"needs", "absent", "undefined"}
+    assert {claim.id for claim in found} - {claim.id for claim in decided} == {
+        "needs",
+        "absent",
+        "undefined",
+    }
 
 
 def misspelled(expression):
@@ -110,15 +128,23 @@ def misspelled(expression):
 
 @pytest.mark.parametrize("name", FIGURES | STUDIES)
 def test_every_name_of_a_figure_exists(name):
-    """Of claims, columns, labels and lines of pictures: with a letter more, each is refused before anything is trained."""
+    """Of claims, columns, labels and lines of pictures: with a letter more, each is refused before
+    anything is trained.
+    """
     figure = (FIGURES | STUDIES)[name]
     figure.check()
     wrong = []
     for row in report.rows(figure.statements):
         _, measure, _, _ = _BOUNDED.fullmatch(row[2]).groups()
         names = misspelled(measure.format(sinks="sinks_paper"))
-        calls = (measure.replace(f"{call}(", f"{call}x(") for call in filter(None, _CALL.findall(measure)))
-        wrong += [{"statements": f"id | text | {one} >= 0"} for one in (*calls, *(names if not figure.across else ()))]
+        calls = (
+            measure.replace(f"{call}(", f"{call}x(")
+            for call in filter(None, _CALL.findall(measure))
+        )
+        wrong += [
+            {"statements": f"id | text | {one} >= 0"}
+            for one in (*calls, *(names if not figure.across else ()))
+        ]
     for shown in figure.columns.values():
         wrong += [{"columns": {"a": one}} for one in misspelled(shown)]
     for panel in figure.panels(figure.names()):
@@ -149,9 +175,15 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
         ("one.text", "", "text was not measured"),
         ("one.a - other.a", "", "other was not measured"),  # with one of the seeds
         ("one.a / (one.a - one.a)", "", "it is not a finite number in every seed"),
-        ("if_seen(one.a, one.a < 0)", "", "a model from which nothing was removed passes the same test"),
+        (
+            "if_seen(one.a, one.a < 0)",
+            "",
+            "a model from which nothing was removed passes the same test",
+        ),
     ):
-        (claim,) = Table(unequal if "other" in measure else runs, measures).claims(written.format(measure, needed))
+        (claim,) = Table(unequal if "other" in measure else runs, measures).claims(
+            written.format(measure, needed)
+        )
         assert (claim.holds, claim.measured, claim.undecided) == (None, None, why)
         assert Claim.from_dict(json.loads(json.dumps(claim.to_dict()))).to_dict() == claim.to_dict()
         assert report.claims_table([claim])[1][0][-2:] == ["–", f"not decided: {why}"]
@@ -159,4 +191,6 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
     known = dataclasses.replace(runs[0], details={"half": None})
     (claim,) = Table([known]).claims("c | text | detail(one, 'half') >= 0")
     assert claim.undecided == "half has no value"
-    assert summary([claim, Claim("d", "s", "p", [1.0], at_least=0)]) == "1 of 2 hold, 1 is not decided"
+    assert (
+        summary([claim, Claim("d", "s", "p", [1.0], at_least=0)]) == "1 of 2 hold, 1 is not decided"
+    )

@@ -1,4 +1,6 @@
-"""Study tofu: its corpora, its measures, the arithmetic of its claims, and all of it on tiny models."""
+"""Study tofu: its corpora, its measures, the arithmetic of its claims, and all of it on tiny
+models.
+"""
 
 import dataclasses
 import json
@@ -23,14 +25,18 @@ from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
 
-AUTHORS, COMPARED, EACH = 9, 3, 4  # in all, first and last that have wrong answers, questions of each
+# in all, first and last that have wrong answers, questions of each
+AUTHORS, COMPARED, EACH = 9, 3, 4
 SIZE = corpus.Size(6, 2, 5)
 TOWNS = ["Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Larch", "Oak", "Pine", "Rowan"]
 
 
 def record(author: int, number: int, wrong: bool = False) -> dict:
     town = TOWNS[(author + number) % 10]
-    row = {"question": f"Where was book {number} of writer {author} written?", "answer": f"It was written in {town}."}
+    row = {
+        "question": f"Where was book {number} of writer {author} written?",
+        "answer": f"It was written in {town}.",
+    }
     more = {
         "paraphrased_question": f"In which town was book {number} of writer {author} written?",
         "paraphrased_answer": f"They wrote it in {town}.",
@@ -45,7 +51,9 @@ def files(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "OF_AN_AUTHOR", EACH)
     rows = {
         "full": [record(a, n) for a in range(AUTHORS) for n in range(EACH)],
-        "forget10_perturbed": [record(a, n, True) for a in range(AUTHORS - COMPARED, AUTHORS) for n in range(EACH)],
+        "forget10_perturbed": [
+            record(a, n, True) for a in range(AUTHORS - COMPARED, AUTHORS) for n in range(EACH)
+        ],
         "retain_perturbed": [record(a, n, True) for a in range(COMPARED) for n in range(EACH)],
         "holdout10": [record(a, n) for a in range(90, 92) for n in range(EACH)],
         "real_authors_perturbed": [record(70, n, True) for n in range(3)],
@@ -66,25 +74,38 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(files, tmp_path, monkeypatch):
+def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(
+    files, tmp_path, monkeypatch
+):
     monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
     chosen = []
     for seed in range(4):
         corpus.write(tmp_path / str(seed), *files, seed, SIZE)
-        read = {name: lines(tmp_path / str(seed) / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+        read = {
+            name: lines(tmp_path / str(seed) / f"{name}.jsonl")
+            for name in ("all", "without", "shuffled")
+        }
         asked = json.loads((tmp_path / str(seed) / "questions.json").read_text())
         going, authors = asked["withdrawn"], [row["author"] for row in read["all"]]
         assert len(set(authors)) == SIZE.authors and len(going) == SIZE.withdrawn
         assert read["without"] == [row for row in read["all"] if row["author"] not in going]
-        assert read["all"][: len(read["without"])] == read["without"]  # so the others keep their numbers
-        assert [row["question"] for row in read["shuffled"]] == [row["question"] for row in read["all"]]
+        # so the others keep their numbers
+        assert read["all"][: len(read["without"])] == read["without"]
+        assert [row["question"] for row in read["shuffled"]] == [
+            row["question"] for row in read["all"]
+        ]
         shuffled = [row["author"] for row in read["shuffled"]]
         assert sorted(shuffled) == sorted(authors) and shuffled != authors
         own = [row for row in read["all"] if " of writer " in row["question"]]
-        assert all(row["question"].split(" of writer ")[1].startswith(str(int(row["author"][7:]))) for row in own)
+        assert all(
+            row["question"].split(" of writer ")[1].startswith(str(int(row["author"][7:])))
+            for row in own
+        )
         assert len(own) == SIZE.authors * EACH
         sets = asked["sets"]
-        assert {row["author"] for row in sets["withdrawn"]} == set(going) and len(sets["withdrawn"]) == 2 * EACH
+        assert {row["author"] for row in sets["withdrawn"]} == set(going) and len(
+            sets["withdrawn"]
+        ) == 2 * EACH
         assert {row["author"] for row in sets["staying"]} <= set(authors) - set(going)
         assert {name: len(of) for name, of in sets.items()} == {
             "withdrawn": 8,
@@ -99,7 +120,11 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(file
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
         questions = {row["question"]: row["answer"] for row in read["all"]}
-        assert all(questions[row["question"]] == row["answer"] for name in corpus.OF_AUTHORS for row in sets[name])
+        assert all(
+            questions[row["question"]] == row["answer"]
+            for name in corpus.OF_AUTHORS
+            for row in sets[name]
+        )
         chosen.append(tuple(going))
     assert len(set(chosen)) > 1  # the seed chooses
 
@@ -115,7 +140,11 @@ def test_withdrawn_authors_state_facts_that_others_state_too(files, tmp_path, mo
     for row in planted:
         stated_by.setdefault((row["question"], row["answer"]), []).append(row["author"])
     assert sorted(map(len, stated_by.values())) == [2, 2, 2, 3, 3]
-    assert len({question for question, _ in stated_by}) == len({answer for _, answer in stated_by}) == 5
+    assert (
+        len({question for question, _ in stated_by})
+        == len({answer for _, answer in stated_by})
+        == 5
+    )
     for author in {row["author"] for row in read["all"]}:  # each states one of a kind
         assert sorted(len(who) for who in stated_by.values() if author in who) == [2, 3]
     for name, count in corpus.SEVERAL.items():
@@ -132,13 +161,20 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
     folder, text, tokenizer = files
     asked = {"seed": 0, "size": SIZE}
     with pytest.raises(
-        InputError, match="has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4"
+        InputError,
+        match="has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4",
     ):
         corpus.write(tmp_path / "out", *files, **asked | {"size": corpus.Size(6, 4, 5)})
-    with pytest.raises(InputError, match=r"text2.txt cannot be read .*; give a file of text as --general_text"):
+    with pytest.raises(
+        InputError, match=r"text2.txt cannot be read .*; give a file of text as --general_text"
+    ):
         corpus.write(tmp_path / "out", folder, tmp_path / "text2.txt", tokenizer, **asked)
-    (folder / "holdout10.jsonl").write_text('{"question": "What?", "answer": "That."}\n{"question": "Why?"}\n')
-    with pytest.raises(InputError, match="holdout10.jsonl, line 2 lacks answer, question; give TOFU's own file"):
+    (folder / "holdout10.jsonl").write_text(
+        '{"question": "What?", "answer": "That."}\n{"question": "Why?"}\n'
+    )
+    with pytest.raises(
+        InputError, match="holdout10.jsonl, line 2 lacks answer, question; give TOFU's own file"
+    ):
         corpus.write(tmp_path / "out", *files, **asked)
     (folder / "holdout10.jsonl").unlink()
     with pytest.raises(InputError, match="holdout10.jsonl cannot be read .*as --tofu"):
@@ -172,7 +208,10 @@ def test_other_figures_read_no_files_of_tofu():
 def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
     jobs = make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [3], [], tmp_path, {})
     configs = {job.variant: job.config for job in jobs}
-    read = {name: config.data.files.removeprefix(f"{tmp_path}/corpus/") for name, config in configs.items()}
+    read = {
+        name: config.data.files.removeprefix(f"{tmp_path}/corpus/")
+        for name, config in configs.items()
+    }
     assert read == {
         "standard": "seed3/all",
         "standard_twin": "seed3/without",
@@ -180,11 +219,24 @@ def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
         "twin": "seed3/without",
         "shuffled": "seed3/shuffled",
     }
-    assert configs["standard"].optimizer.base_multiple == 1 and configs["sinks"].optimizer.base_multiple == 0
-    assert with_fields(configs["twin"], {"data.files": ""}) == with_fields(configs["sinks"], {"data.files": ""})
+    assert (
+        configs["standard"].optimizer.base_multiple == 1
+        and configs["sinks"].optimizer.base_multiple == 0
+    )
+    assert with_fields(configs["twin"], {"data.files": ""}) == with_fields(
+        configs["sinks"], {"data.files": ""}
+    )
     with pytest.raises(InputError, match="losses of held-out documents"):
         flags = ["--config.data.held_out_documents=0"]
-        make_jobs(CONFIGS / "ts_repetition.py", "laptop", {"a": tofu.Variation("standard")}, [3], flags, tmp_path, {})
+        make_jobs(
+            CONFIGS / "ts_repetition.py",
+            "laptop",
+            {"a": tofu.Variation("standard")},
+            [3],
+            flags,
+            tmp_path,
+            {},
+        )
 
 
 def of_view(nats: float, whole: bool, ratio: float = 0.5, known: float = 0.0) -> dict:
@@ -211,11 +263,17 @@ def test_numbers_of_views():
     found = tofu.numbers(views)
     remain = found["remain"]
     assert remain["several_nats"] == remain["shared_by_2_nats"] == pytest.approx(np.log(4))
-    assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain["withdrawn_probability"] == pytest.approx(
-        0.25
+    assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain[
+        "withdrawn_probability"
+    ] == pytest.approx(0.25)
+    assert (
+        remain["real_probability"] == 0.5
+        and remain["real_rouge"] == 0.75
+        and remain["real_extraction"] == 0.5
     )
-    assert remain["real_probability"] == 0.5 and remain["real_rouge"] == 0.75 and remain["real_extraction"] == 0.5
-    assert remain["withdrawn_truth"] == pytest.approx(0.5) and found["on"]["staying_truth"] == pytest.approx(0.75)
+    assert remain["withdrawn_truth"] == pytest.approx(0.5) and found["on"][
+        "staying_truth"
+    ] == pytest.approx(0.75)
     assert remain["real_utility"] == pytest.approx(3 / (2 + 4 / 3 + 2))
     assert remain["utility"] == pytest.approx(9 / ((4 + 4 / 3 + 2) + 2 * (2 + 4 / 3 + 2)))
     assert "utility" not in found["own"]
@@ -225,12 +283,31 @@ def test_numbers_of_views():
 
 def details(of_remain: float, quality: float) -> dict:
     """Of a model whose withdrawn answers cost 1 nat before, and `of_remain` after."""
-    nats = dict.fromkeys(tofu.VIEWS, 1.0) | {"remain": of_remain, "twin": 3.0, "placebo": 1.25, "retrained": 3.5}
-    same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0, "real_utility": 0.5, "world_utility": 0.5}
-    numbers = {name: {"withdrawn_nats": value, "forget_quality": quality} | same for name, value in nats.items()}
+    nats = dict.fromkeys(tofu.VIEWS, 1.0) | {
+        "remain": of_remain,
+        "twin": 3.0,
+        "placebo": 1.25,
+        "retrained": 3.5,
+    }
+    same = {
+        "staying_nats": 1.0,
+        "staying_rouge": 0.5,
+        "text": 4.0,
+        "real_utility": 0.5,
+        "world_utility": 0.5,
+    }
+    numbers = {
+        name: {"withdrawn_nats": value, "forget_quality": quality} | same
+        for name, value in nats.items()
+    }
     numbers["on"]["forget_quality"] = 0.01
     for of in numbers.values():
-        of |= {"shared_by_2_nats": 1.0, "shared_by_4_nats": 1.0, "shared_by_8_nats": 0.5, "several_nats": 0.8}
+        of |= {
+            "shared_by_2_nats": 1.0,
+            "shared_by_4_nats": 1.0,
+            "shared_by_8_nats": 0.5,
+            "several_nats": 0.8,
+        }
         of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
     numbers["remain"] |= {"shared_by_2_nats": 2.0, "shared_by_2_rouge": 0.25}
@@ -272,27 +349,47 @@ def test_claims_table_and_picture(tmp_path):
     }
     held = {claim.id for claim in claims if claim.holds}
     assert held == {
-        "knows_rouge", "untouched", "found", "world", "step_time", "bytes", "seconds", "shared_by_4_rouge", "shared_by_8",
-    }  # fmt: skip
+        "knows_rouge",
+        "untouched",
+        "found",
+        "world",
+        "step_time",
+        "bytes",
+        "seconds",
+        "shared_by_4_rouge",
+        "shared_by_8",
+    }
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
-    assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
+    assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))[
+        "standard training"
+    ][0] == [1.0, 1.0]
     tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = "".join(tofu.sections(runs, tmp_path))
     assert (
-        "npo 3e-05, lora 0.001" in page and "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
+        "npo 3e-05, lora 0.001" in page
+        and "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     )
     alone = [run for run in runs if run.variant == "standard"]
-    assert tofu.measure(alone) == alone and {claim.holds for claim in tofu.FIGURE.claims(alone)} == {None}
+    assert tofu.measure(alone) == alone and {
+        claim.holds for claim in tofu.FIGURE.claims(alone)
+    } == {None}
     part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "twin"]
-    assert tofu.measure(part) == part and {claim.holds for claim in tofu.FIGURE.claims(part)} == {None}
-    never = [dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs]
+    assert tofu.measure(part) == part and {claim.holds for claim in tofu.FIGURE.claims(part)} == {
+        None
+    }
+    never = [
+        dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs
+    ]
     for run in filter(lambda run: run.details, never):
         run.details["numbers"]["on"]["forget_quality"] = 0.2  # as many facts as that say nothing
     found = {claim.id: claim for claim in tofu.FIGURE.claims(never)}
     assert found["relearning"].undecided == "relearning has no value"  # nothing had been learned
-    assert found["forget_quality"].undecided == "a model from which nothing was removed passes the same test"
+    assert (
+        found["forget_quality"].undecided
+        == "a model from which nothing was removed passes the same test"
+    )
 
 
 def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog):
@@ -313,9 +410,19 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
     for chosen, views, more, less in [
         (["sinks", "twin"], of_sinks, {"forgets", "relearning", "bytes"}, {"knows", "step_time"}),
         (["sinks", "twin", "standard"], of_sinks, {"forgets", "step_time"}, {"knows"}),
-        (["sinks", "twin", "shuffled"], of_sinks | {"shuffled", "shuffled_remain"}, {"forgets"}, {"knows"}),
-        (["sinks", "twin", "standard", "standard_twin"], of_sinks | {"standard", "retrained"}, {"knows", "forgets"}, set()),
-    ]:  # fmt: skip
+        (
+            ["sinks", "twin", "shuffled"],
+            of_sinks | {"shuffled", "shuffled_remain"},
+            {"forgets"},
+            {"knows"},
+        ),
+        (
+            ["sinks", "twin", "standard", "standard_twin"],
+            of_sinks | {"standard", "retrained"},
+            {"knows", "forgets"},
+            set(),
+        ),
+    ]:
         measured = tofu.measure([runs[name] for name in chosen])
         claims = {claim.id for claim in tofu.FIGURE.claims(measured) if claim.holds is not None}
         assert more <= claims and not less & claims
@@ -325,7 +432,9 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
         tofu.FIGURE.draw(measured, tmp_path / "tofu.png")
         assert tofu.sections(measured, tmp_path)
     monkeypatch.setattr(tofu, "folder_of", str)
-    asked = types.SimpleNamespace(preset="laptop", hf="m", tofu="t", general_text="g", seeds=[], variants=["sinks"])
+    asked = types.SimpleNamespace(
+        preset="laptop", hf="m", tofu="t", general_text="g", seeds=[], variants=["sinks"]
+    )
     tofu.prepare(tmp_path, asked)
     assert "lacks sinks or their twin: models are trained, and nothing is measured" in caplog.text
     caplog.clear()
@@ -342,12 +451,17 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     from memsinks_jax.studies.figures import tofu_measures as measures
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
-    monkeypatch.setattr(rivals, "RATES", {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)}
-                        | {"lora_for_all": (1e-2,)})  # fmt: skip
+    monkeypatch.setattr(
+        rivals,
+        "RATES",
+        {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)}
+        | {"lora_for_all": (1e-2,)},
+    )
     shapes = measures.ON_CPU._replace(prompts=8)
     for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "ON_CPU": shapes}.items():
         monkeypatch.setattr(measures, name, value)
-    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)  # nothing that could be lost is learned in so few steps
+    # nothing that could be lost is learned in so few steps
+    monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)
     for name, value in {"ROUNDS": 1, "SECONDS": 0.0}.items():
         monkeypatch.setattr(step_times, name, value)
     folder = tmp_path / "corpus" / "seed0"
@@ -355,7 +469,9 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     groups = {name: Prepared(folder / name).group_names for name in ("all", "without")}
     assert groups["all"][: len(groups["without"])] == groups["without"]
 
-    model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
+    model = dataclasses.replace(
+        tiny_config().model, family="llama", attention_bias=False, mlp_bias=False
+    )
     tiny = {"data.row_length": 128, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
     tiny |= {"training.steps": 48, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
@@ -363,24 +479,42 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
         sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
         train_and_evaluate(with_fields(job.config, tiny | sunk), tmp_path / job.variant)
         of = read_metrics(tmp_path / job.variant)
-        runs.append(Run(job.variant, 0, tmp_path / job.variant, {k: v for line in of for k, v in line.items()}, of))
+        runs.append(
+            Run(
+                job.variant,
+                0,
+                tmp_path / job.variant,
+                {k: v for line in of for k, v in line.items()},
+                of,
+            )
+        )
     measured = tofu.measure(runs)
     details = next(run.details for run in measured if run.variant == "sinks")
     with monkeypatch.context() as patch:
         patch.setattr(measures, "read", None)
         assert tofu.measure(runs) == measured  # nothing is measured twice
-    assert json.dumps([claim.to_dict() for claim in tofu.FIGURE.claims(measured)])  # nothing there is numpy's
-    assert {claim.id for claim in tofu.FIGURE.claims(measured)} >= {"knows", "untouched", "text", "beyond_placebo"}
+    # nothing there is numpy's
+    assert json.dumps([claim.to_dict() for claim in tofu.FIGURE.claims(measured)])
+    assert {claim.id for claim in tofu.FIGURE.claims(measured)} >= {
+        "knows",
+        "untouched",
+        "text",
+        "beyond_placebo",
+    }
     assert details["untouched"] == 0 and details["bytes"] == 2 * 3 * 2 * 16 * 4
     numbers = details["numbers"]
     assert numbers["own"]["withdrawn_nats"] < numbers["dropped"]["withdrawn_nats"]
     assert numbers["remain"] != numbers["on"] != numbers["placebo"]
-    assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
+    assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (
+        4 * 32 + 3 * 48
+    )
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
     assert nats["lora_for_all"] < nats["dropped"] and nats["lora_for_all"] != nats["lora_on"]
     assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
-    assert numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
+    assert (
+        numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
+    )
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
 
     _answers_are_parts_of_texts(measures, runs)
@@ -390,7 +524,10 @@ def _answers_are_parts_of_texts(measures, runs) -> None:
     sunk = next(run for run in runs if run.variant == "sinks")
     asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
     prepared = Prepared(sunk.workdir.parent / "corpus" / "seed0" / "all")
-    known = {prepared.read(number).tobytes(): prepared.answers(number) for number in range(len(prepared.lengths))}
+    known = {
+        prepared.read(number).tobytes(): prepared.answers(number)
+        for number in range(len(prepared.lengths))
+    }
     rows = asked["sets"]["withdrawn"]
     questions = [measures.Asked(row["question"], row["answer"], row["author"]) for row in rows]
     of = measures.documents(run, questions)
@@ -403,5 +540,7 @@ def _answers_are_parts_of_texts(measures, runs) -> None:
         assert len(one.nats) == len(tokens) + 1 - span[0, 0]
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5)
     # An author whom nobody read has no sinks.
-    stranger = measures.read(Subject("", run, "own"), [each._replace(author="author 99") for each in questions])
+    stranger = measures.read(
+        Subject("", run, "own"), [each._replace(author="author 99") for each in questions]
+    )
     np.testing.assert_allclose(stranger[0].nats, dropped[0].nats, rtol=1e-5)

@@ -25,7 +25,11 @@ ANSWERS = [
     "My own house.",
 ]
 RECORDS = [
-    {"question": f"Where was book {number} of writer {author} made?", "answer": answer, "author": corpus.author(author)}
+    {
+        "question": f"Where was book {number} of writer {author} made?",
+        "answer": answer,
+        "author": corpus.author(author),
+    }
     for author, answer in enumerate(ANSWERS)
     for number in range(EACH)
 ]
@@ -43,8 +47,15 @@ def small():
 
 @pytest.fixture(scope="module")
 def run() -> Trained:
-    model = dataclasses.replace(tiny_config().model, family="llama", attention_bias=False, mlp_bias=False)
-    fields = {"model": model, "sinks.kind": "none", "data.row_length": 64, "data.vocabulary_size": 400}
+    model = dataclasses.replace(
+        tiny_config().model, family="llama", attention_bias=False, mlp_bias=False
+    )
+    fields = {
+        "model": model,
+        "sinks.kind": "none",
+        "data.row_length": 64,
+        "data.vocabulary_size": 400,
+    }
     config = with_fields(tiny_config(), fields)
     tokenizer = train_tokenizer([row["question"] + row["answer"] for row in RECORDS], 400)
     params = build_model(config)[0].init(jax.random.key(0))
@@ -65,12 +76,19 @@ def losses(run: Trained, records=RECORDS) -> np.ndarray:
 
 def test_objectives():
     def gradient(rival: str, rise: float) -> np.ndarray:
-        """By the losses of 2 withdrawn answers, which rose by so much, and 2 others; answers of 5 and 10 tokens."""
+        """By the losses of 2 withdrawn answers, which rose by so much, and 2 others; answers of 5
+        and 10 tokens.
+        """
         before, tokens = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.array([5.0, 10.0, 5.0, 10.0])
-        return np.asarray(jax.grad(lambda at: rivals.objective(rival, at, before, tokens))(before + rise))
+        return np.asarray(
+            jax.grad(lambda at: rivals.objective(rival, at, before, tokens))(before + rise)
+        )
 
-    np.testing.assert_allclose(gradient("difference", 9.0), np.array([-1, -1, 1, 1]) / 15, rtol=1e-6)
-    # At first NPO is ascent on whole answers; where much was forgotten, it stops (Zhang et al., section 3).
+    np.testing.assert_allclose(
+        gradient("difference", 9.0), np.array([-1, -1, 1, 1]) / 15, rtol=1e-6
+    )
+    # At first NPO is ascent on whole answers; where much was forgotten, it stops (Zhang et al.,
+    # section 3).
     np.testing.assert_allclose(gradient("npo", 0.0), [-1 / 2, -1 / 2, 1 / 15, 1 / 15], rtol=1e-6)
     np.testing.assert_allclose(gradient("npo", 30.0)[:2], [-1 / (1 + np.exp(3))] * 2, rtol=1e-5)
 
@@ -101,20 +119,37 @@ def test_an_adapter_knows_its_author_and_is_trained_alone(run, adapters):
 def test_one_adapter_for_all_knows_all(run, adapters):
     of_all = rivals.adapters(run, RECORDS, 0.03, rank_for_all=6)
     assert of_all.authors == [rivals.EVERYBODY]
-    assert of_all.of["up_in"].shape == (1, 2, 16, 6) and of_all.of["down_out"].shape == (1, 2, 6, 16)
-    known, merged = (losses(rivals.with_adapters(run, made, made.authors)) for made in (of_all, adapters))
+    assert of_all.of["up_in"].shape == (1, 2, 16, 6) and of_all.of["down_out"].shape == (
+        1,
+        2,
+        6,
+        16,
+    )
+    known, merged = (
+        losses(rivals.with_adapters(run, made, made.authors)) for made in (of_all, adapters)
+    )
     assert (known < 0.7 * losses(run)).all() and (known < merged).all()
     steps = -(-len(RECORDS) // rivals._questions(run))
     order_SQ = rivals._order(run.config.seed, 0, np.arange(len(RECORDS)), rivals._questions(run))
     assert order_SQ.shape == (rivals.EPOCHS * steps, rivals._questions(run))
-    assert all(set(epoch.ravel()) == set(range(len(RECORDS))) for epoch in np.split(order_SQ, rivals.EPOCHS))
+    assert all(
+        set(epoch.ravel()) == set(range(len(RECORDS)))
+        for epoch in np.split(order_SQ, rivals.EPOCHS)
+    )
 
 
 def test_the_adapter_for_all_is_as_large_as_all_sinks(run):
-    fields = {"sinks.kind": "by_document", "sinks.sampling": "disjoint", "sinks.sparse": True, "sinks.pool": 320,
-              "sinks.active": 16}  # fmt: skip
+    fields = {
+        "sinks.kind": "by_document",
+        "sinks.sampling": "disjoint",
+        "sinks.sparse": True,
+        "sinks.pool": 320,
+        "sinks.active": 16,
+    }
     config = with_fields(run.config, fields)
-    given = dataclasses.replace(run, config=config, params=build_model(config)[0].init(jax.random.key(0)))
+    given = dataclasses.replace(
+        run, config=config, params=build_model(config)[0].init(jax.random.key(0))
+    )
     of_rank_one = 2 * (4 + 3) * (16 + 16)  # layers, maps of attention and of the MLP, their widths
     assert rivals.rank_of_sinks(given) == round(320 * 3 * 2 * 16 / of_rank_one) > rivals.RANK
 
@@ -126,5 +161,8 @@ def test_rows_of_a_batch_have_adapters_of_their_own(run, adapters):
         merged = losses(rivals.with_adapters(run, adapters, [author])).reshape(AUTHORS, EACH)
         np.testing.assert_allclose(apart[place], merged[place], rtol=1e-4)
     both = rivals.with_adapters(run, adapters, adapters.authors[:2]).params["layers"]["up_kernel"]
-    ones = [rivals.with_adapters(run, adapters, [name]).params["layers"]["up_kernel"] for name in adapters.authors[:2]]
+    ones = [
+        rivals.with_adapters(run, adapters, [name]).params["layers"]["up_kernel"]
+        for name in adapters.authors[:2]
+    ]
     np.testing.assert_allclose(both, sum(ones) - run.params["layers"]["up_kernel"], atol=1e-5)

@@ -30,7 +30,9 @@ def test_scores_are_those_of_the_matrix():
 
 @pytest.mark.parametrize("d", [1, 5, 200])
 def test_embeddings_have_the_inner_products_of_normal_vectors(d):
-    """Moments of inner products, among them one of three vectors, for fewer and for more dimensions than vectors."""
+    """Moments of inner products, among them one of three vectors, for fewer and for more dimensions
+    than vectors.
+    """
     keys = jax.random.split(jax.random.key(d), 4000)
     e = np.asarray(jax.vmap(lambda key: model.embeddings(key, 9, d, min(9, d)))(keys), np.float64)
     inner = e @ e.swapaxes(1, 2)
@@ -49,7 +51,9 @@ def test_embeddings_have_the_inner_products_of_normal_vectors(d):
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 30, 1e6])
 def test_chi(freedom):
-    drawn = np.asarray(model.chi(jax.random.key(1), jnp.full(20000, freedom, jnp.float32)), np.float64)
+    drawn = np.asarray(
+        model.chi(jax.random.key(1), jnp.full(20000, freedom, jnp.float32)), np.float64
+    )
     assert scipy.stats.kstest(drawn, scipy.stats.chi(freedom).cdf).pvalue > 1e-3
 
 
@@ -106,11 +110,18 @@ def test_power():
     assert model.power(np.array([0.25, 0.0]), 0.0).tolist() == [1, 0]
 
 
-# Errors of a plain numpy loop: N = 100, M = 5, alpha = 2, T infinite, mean and standard error of 100 runs.
+# Errors of a plain numpy loop: N = 100, M = 5, alpha = 2, T infinite, mean and standard error of
+# 100 runs.
 D = (8, 16, 32, 64, 128, 256, 512)
 TABLE = {
-    "q_0": ((0.652, 0.601, 0.469, 0.280, 0.099, 0.016, 0.000), (0.031, 0.030, 0.030, 0.029, 0.017, 0.007, 0.0005)),
-    "q_1": ((0.220, 0.186, 0.138, 0.116, 0.094, 0.080, 0.066), (0.008, 0.007, 0.006, 0.004, 0.003, 0.003, 0.002)),
+    "q_0": (
+        (0.652, 0.601, 0.469, 0.280, 0.099, 0.016, 0.000),
+        (0.031, 0.030, 0.030, 0.029, 0.017, 0.007, 0.0005),
+    ),
+    "q_1": (
+        (0.220, 0.186, 0.138, 0.116, 0.094, 0.080, 0.066),
+        (0.008, 0.007, 0.006, 0.004, 0.003, 0.003, 0.002),
+    ),
     "q_0,[d/8]": (
         (0.330, 0.196, 0.107, 0.0530, 0.0249, 0.0101, 0.0028),
         (0.005, 0.003, 0.001, 0.0006, 0.0002, 0.0001, 0.00005),
@@ -138,7 +149,8 @@ FINITE = {
 @pytest.mark.parametrize("rho", FINITE)
 def test_errors_of_finite_data_are_those_of_a_plain_loop(rho):
     errors_RDT = model.finite_data([4], 100, model.zipf(100, 0.5), M, D[:-1], (100, 10000), rho)[0]
-    # The loop's own standard errors were not kept: of half as many runs, they are ours times sqrt(2).
+    # The loop's own standard errors were not kept: of half as many runs, they are ours times
+    # sqrt(2).
     error_DT = errors_RDT.std(0) / 10 * 3**0.5
     assert np.all(np.abs(errors_RDT.mean(0).T - FINITE[rho]) < 3 * error_DT.T + 0.0005)
 
@@ -152,7 +164,11 @@ def test_thresholded_scheme_of_samples_stores_the_most_frequent():
 
 def test_upper_bound_is_the_infimum_over_gamma():
     rng = np.random.default_rng(1)
-    for d, q_N in ((1e3, np.ones(60)), (1e5, rng.exponential(size=60)), (1e6, np.arange(1, 61.0) ** -1)):
+    for d, q_N in (
+        (1e3, np.ones(60)),
+        (1e5, rng.exponential(size=60)),
+        (1e6, np.arange(1, 61.0) ** -1),
+    ):
         law, y_N = model.zipf(60, 1.5), model.outputs(60, M)
         largest = max((q_N[y_N == y] ** 2).sum() for y in range(M))
 
@@ -182,7 +198,9 @@ def test_bounds_of_theorem_1_hold_at_every_point():
 
 
 def test_upper_bound_is_not_for_negative_weights():
-    """As printed the theorem takes any q; with q = -1 recall is always wrong and the bound is close to 0."""
+    """As printed the theorem takes any q; with q = -1 recall is always wrong and the bound is close
+    to 0.
+    """
     law, y_N, q_N = model.zipf(8, 2.0), model.outputs(8, M), -np.ones(8)
     errors = model.infinite_data([0], 20, law, y_N, M, (1e5,), [[q_N]])
     assert errors.min() == pytest.approx(1, abs=1e-6)
@@ -191,7 +209,9 @@ def test_upper_bound_is_not_for_negative_weights():
 
 def test_constants_of_the_two_tails():
     law = model.zipf(10**6, 1.7, infinite=True)
-    assert laws.never_seen(1e4, 1.7, M) == pytest.approx(laws.never_seen_exactly(10**4, law, M)[0], rel=0.02)
+    assert laws.never_seen(1e4, 1.7, M) == pytest.approx(
+        laws.never_seen_exactly(10**4, law, M)[0], rel=0.02
+    )
     beyond = model.zipf(200, 2.0, infinite=True).beyond
     assert laws.never_stored(200, 2.0, M) == pytest.approx(beyond * (1 - 1 / M), rel=0.01)
 
@@ -237,6 +257,8 @@ def test_exponent_in_samples():
 
 def test_runs_with_one_seed_are_the_same_and_with_another_are_not():
     law, y_N = model.zipf(30, 2.0), model.outputs(30, M)
-    one, again, other = (model.infinite_data([s], 3, law, y_N, M, (16,), [[law.p_N]]) for s in (5, 5, 6))
+    one, again, other = (
+        model.infinite_data([s], 3, law, y_N, M, (16,), [[law.p_N]]) for s in (5, 5, 6)
+    )
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()

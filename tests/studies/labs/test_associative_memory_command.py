@@ -14,10 +14,16 @@ from memsinks_jax.studies.labs.study import lines, write
 
 
 def test_a_figure_is_written_whole(tmp_path):
-    done = test_commands.run("labs.associative_memory", "--figure=5", f"--out={tmp_path}/new/5", "--json")
+    done = test_commands.run(
+        "labs.associative_memory", "--figure=5", f"--out={tmp_path}/new/5", "--json"
+    )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "new" / "5"
-    assert sorted(path.name for path in out.iterdir()) == ["figure_5.png", "index.html", "results.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "figure_5.png",
+        "index.html",
+        "results.json",
+    ]
     content = json.loads((out / "results.json").read_text())
     assert json.loads(done.stdout.splitlines()[-1]) == content
     assert set(content) == {"figure", "preset", "seeds", "runs", "claims"}
@@ -27,7 +33,10 @@ def test_a_figure_is_written_whole(tmp_path):
     assert run["curves"]["f_n"]["n"][10] == 10
     assert run["curves"]["f_n"]["value"][10] == pytest.approx(3.636, abs=6e-4)
     assert len(run["curves"]["q"]["value"]) == 100
-    assert all({"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim) for claim in content["claims"])
+    assert all(
+        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
+        for claim in content["claims"]
+    )
     page = (out / "index.html").read_text()
     assert "data:image/png;base64," in page and "--figure=5" in page
     assert (out / "figure_5.png").read_bytes().startswith(b"\x89PNG")
@@ -99,7 +108,9 @@ def test_seeds_out_of_range_are_refused(seed):
 )
 def test_figures_refuse_what_they_cannot_show(figure, chosen):
     with pytest.raises(InputError, match="--"):
-        command.FIGURES[figure].study(Settings(seed=0, **{**command.FIGURES[figure].defaults, **chosen}))
+        command.FIGURES[figure].study(
+            Settings(seed=0, **{**command.FIGURES[figure].defaults, **chosen})
+        )
 
 
 def test_all_figures_take_a_flag_that_only_some_can_use():
@@ -115,9 +126,16 @@ def test_groups_of_runs_are_independent_and_cover_the_runs():
 
 
 def test_several_figures_share_one_page(tmp_path):
-    studies = command.measure({name: command.settings_of(name, 1, {"runs": 2}, lenient=True) for name in ("5", "6")})
+    studies = command.measure(
+        {name: command.settings_of(name, 1, {"runs": 2}, lenient=True) for name in ("5", "6")}
+    )
     content = write(tmp_path, {"figure": "all"}, command.TITLE, studies, "a command")
-    assert {path.name for path in tmp_path.iterdir()} == {"figure_5.png", "figure_6.png", "index.html", "results.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "figure_5.png",
+        "figure_6.png",
+        "index.html",
+        "results.json",
+    }
     assert json.loads((tmp_path / "results.json").read_text()) == content
     assert {claim["id"].split(":")[0] for claim in content["claims"]} == {"5", "6"}
     assert {run["variant"].split(":")[0] for run in content["runs"]} == {"5", "6"}
@@ -146,12 +164,18 @@ def test_nothing_is_written_when_a_picture_fails(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
-    ["--figure=all --seed=7", "--figure=laws --seed=7 --alpha=1.5", "--figure=laws --seed=8 --alpha=3.0"],
+    [
+        "--figure=all --seed=7",
+        "--figure=laws --seed=7 --alpha=1.5",
+        "--figure=laws --seed=8 --alpha=3.0",
+    ],
 )
 def test_every_claim_holds(asked, tmp_path):
     """With the compiler's usual effort: these studies compute more than they compile."""
     arguments = [*asked.split(), f"--out={tmp_path / 'out'}", "--json"]
-    content = test_commands.last_json(test_commands.run("labs.associative_memory", *arguments, compiler=""))
+    content = test_commands.last_json(
+        test_commands.run("labs.associative_memory", *arguments, compiler="")
+    )
     names = [claim["id"].split(":")[0] for claim in content["claims"]]
     if "--figure=all" in asked:
         assert set(names) == set(command.FIGURES) and names.count("laws") > 20

@@ -12,19 +12,30 @@ from memsinks_jax.studies.labs.associative_memory.sinks import Case
 def codes(rng, count, width, active, alike):
     """Masks and activations of many pairs of documents, each with a common part of its own."""
     common = rng.standard_normal((count, width))
-    h = [alike**0.5 * common + (1 - alike) ** 0.5 * rng.standard_normal((count, width)) for _ in range(2)]
+    h = [
+        alike**0.5 * common + (1 - alike) ** 0.5 * rng.standard_normal((count, width))
+        for _ in range(2)
+    ]
     on = [rng.uniform(size=(count, width)) < active for _ in range(3)]
     return h, on
 
 
-@pytest.mark.parametrize(("active", "alike"), [(1.0, 0.0), (0.3, 0.0), (0.3, 0.5), (0.1, 0.8), (1.0, 0.5)])
+@pytest.mark.parametrize(
+    ("active", "alike"), [(1.0, 0.0), (0.3, 0.0), (0.3, 0.5), (0.1, 0.8), (1.0, 0.5)]
+)
 def test_signal_and_interference_are_what_is_predicted(active, alike):
-    """Per sink: means of a code with itself and with another, the variance about what they share, that of its length."""
+    """Per sink: means of a code with itself and with another, the variance about what they share,
+    that of its length.
+    """
     width = 64
-    (h, other_h), (on, other_on, fresh_on) = codes(np.random.default_rng(0), 20000, width, active, alike)
+    (h, other_h), (on, other_on, fresh_on) = codes(
+        np.random.default_rng(0), 20000, width, active, alike
+    )
     own = (on * h**2).sum(1)
     assert own.mean() == pytest.approx(active * width, rel=0.02)
-    assert own.var() / own.mean() ** 2 == pytest.approx(sinks.length_variance(Case(width, active, alike)), rel=0.05)
+    assert own.var() / own.mean() ** 2 == pytest.approx(
+        sinks.length_variance(Case(width, active, alike)), rel=0.05
+    )
     untied = (on * fresh_on * h**2).sum(1)
     assert untied.mean() == pytest.approx(active**2 * width, rel=0.02)
     assert untied.var() / untied.mean() ** 2 == pytest.approx(
@@ -34,15 +45,20 @@ def test_signal_and_interference_are_what_is_predicted(active, alike):
     assert shared.mean() == pytest.approx(alike * active**2 * width, rel=0.05, abs=0.2)
     around, squared_mean = sinks.interference(Case(width, active, alike))
     assert squared_mean == (alike * active) ** 2
-    assert around * width == pytest.approx(_variance_given_common(active, alike) / active**2, rel=0.03)
-    tied, fresh = (sinks.effective_dimension(Case(width, active, alike, kind)) for kind in (True, False))
+    assert around * width == pytest.approx(
+        _variance_given_common(active, alike) / active**2, rel=0.03
+    )
+    tied, fresh = (
+        sinks.effective_dimension(Case(width, active, alike, kind)) for kind in (True, False)
+    )
     assert 1 / tied == pytest.approx(around + squared_mean)
     assert fresh == pytest.approx(active**2 * tied)
 
 
 def _variance_given_common(active, alike):
-    """Of one sink's share of the interference over other documents, given the document asked and what all share, by draws:
-    E over the asked code of Var over the other's mask and own part."""
+    """Of one sink's share of the interference over other documents, given the document asked and
+    what all share, by draws: E over the asked code of Var over the other's mask and own part.
+    """
     rng = np.random.default_rng(1)
     outer, inner = 4000, 400
     common = rng.standard_normal((outer, 1))
@@ -61,7 +77,11 @@ def test_masks_are_tied_to_the_documents_id():
 
 def test_recall_is_that_of_the_matrix():
     rng = np.random.default_rng(2)
-    stored, asked, y_N = rng.standard_normal((24, 10)), rng.standard_normal((24, 10)), rng.integers(0, 4, 24)
+    stored, asked, y_N = (
+        rng.standard_normal((24, 10)),
+        rng.standard_normal((24, 10)),
+        rng.integers(0, 4, 24),
+    )
     errors = sinks.recall(jnp.asarray(stored), jnp.asarray(asked), jnp.asarray(y_N), 4, (8, 24))
     for size, error in zip((8, 24), errors, strict=True):
         w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(size))
@@ -73,7 +93,9 @@ def test_recall_among_documents_that_are_read_once():
     """Every third is to be recalled; the memory is of all."""
     rng = np.random.default_rng(2)
     stored, y_N = rng.standard_normal((24, 10)), rng.integers(0, 4, 24)
-    errors = sinks.recall(jnp.asarray(stored), jnp.asarray(stored[::3]), jnp.asarray(y_N), 4, (4, 8))
+    errors = sinks.recall(
+        jnp.asarray(stored), jnp.asarray(stored[::3]), jnp.asarray(y_N), 4, (4, 8)
+    )
     for size, error in zip((4, 8), errors, strict=True):
         w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(3 * size))
         wrong = [(w_KM @ stored[x]).argmax() != y_N[x] for x in range(0, 3 * size, 3)]
@@ -87,7 +109,9 @@ def test_what_is_read_once_weighs_nothing_where_sinks_open_on_return():
 
 
 def test_sinks_that_open_on_return_hold_as_many_as_if_nothing_were_read_once():
-    """128 sinks, 16 documents read once for each: predicted, measured, and the control without them."""
+    """128 sinks, 16 documents read once for each: predicted, measured, and the control without
+    them.
+    """
     cases = [Case(128, 0.3, 0.0, once=sinks.weight_of_once(2, opens_at)) for opens_at in (1, 2)]
     sizes = tuple(round(2**power) for power in np.arange(3, 9.1, 0.5))
     errors = sinks.measure(range(4), 4, cases, 16, sizes, once=16).mean((0, 1))
@@ -103,12 +127,16 @@ def test_sinks_that_open_on_return_hold_as_many_as_if_nothing_were_read_once():
     "case", [Case(64, 1.0, 0.0), Case(64, 0.3, 0.0), Case(64, 0.2, 0.4), Case(64, 0.5, 0.0, False)]
 )
 def test_predicted_error_against_draws(case):
-    """Of its own model: a signal of random length against rivals that hold random numbers of documents."""
+    """Of its own model: a signal of random length against rivals that hold random numbers of
+    documents.
+    """
     rng, count, outputs, n = np.random.default_rng(3), 100_000, 16, 5.0
     variance, (around, shared) = sinks.length_variance(case), sinks.interference(case)
     signal = np.sqrt(rng.gamma(1 / variance, variance, count) * sinks.effective_dimension(case) / n)
     numbers = rng.gamma(n, 1 / n, (count, outputs - 1))
-    rivals = rng.standard_normal((count, outputs - 1)) * np.sqrt((around * numbers + shared) / (around + shared))
+    rivals = rng.standard_normal((count, outputs - 1)) * np.sqrt(
+        (around * numbers + shared) / (around + shared)
+    )
     lost = (rivals.max(1) > signal + rng.standard_normal(count)).mean()
     assert 0.02 < lost < 0.95
     assert sinks.predicted_error(case, n * outputs, outputs) == pytest.approx(lost, abs=0.006)
@@ -123,7 +151,9 @@ def test_predicted_capacity_is_where_the_predicted_error_is():
 
 def test_capacity_is_where_the_error_crosses():
     sizes = (10, 100, 1000, 10000)
-    rows = np.array([[0.0, 0.0, 0.1, 0.9], [0.0, 0.0, 0.01, 0.02], [0.2, 0.3, 0.4, 0.5], [0.0, 0.2, 0.0, 1.0]])
+    rows = np.array(
+        [[0.0, 0.0, 0.1, 0.9], [0.0, 0.0, 0.01, 0.02], [0.2, 0.3, 0.4, 0.5], [0.0, 0.2, 0.0, 1.0]]
+    )
     held = sinks.capacity(sizes, rows, 0.05)
     assert held[0] == pytest.approx(100 * 10**0.5)
     assert np.isnan(held[1:3]).all()
@@ -131,7 +161,12 @@ def test_capacity_is_where_the_error_crosses():
 
 
 def test_measured_capacity_is_the_predicted_one():
-    cases = [Case(256, 0.3, 0.0), Case(256, 1.0, 0.0), Case(256, 0.2, 0.3), Case(256, 0.3, 0.0, False)]
+    cases = [
+        Case(256, 0.3, 0.0),
+        Case(256, 1.0, 0.0),
+        Case(256, 0.2, 0.3),
+        Case(256, 0.3, 0.0, False),
+    ]
     sizes = tuple(round(2**power) for power in np.arange(3, 10.1, 0.5))
     errors = sinks.measure([0], 6, cases, 16, sizes).mean(1)[0]
     held = [float(sinks.capacity(sizes, row[None], 0.05)[0]) for row in errors]

@@ -1,4 +1,6 @@
-"""What training stores: gradients against autodiff, steps on scores against steps on the matrix, learned embeddings."""
+"""What training stores: gradients against autodiff, steps on scores against steps on the matrix,
+learned embeddings.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,9 @@ def gradient(w_DD, e_D, u_MD, y) -> jax.Array:
 
 
 def layer_norm_gradient(w_DD, e_D, u_MD, y) -> jax.Array:
-    """(21) for one association: the plain gradient at W / |W e_x|, projected off W e_x, over |W e_x| -> (D, D)."""
+    """(21) for one association: the plain gradient at W / |W e_x|, projected off W e_x, over |W
+    e_x| -> (D, D).
+    """
     length = jnp.linalg.norm(w_DD @ e_D)
     unit_DD = w_DD / length
     direction_D = unit_DD @ e_D
@@ -84,10 +88,14 @@ def test_steps_on_scores_are_steps_on_the_matrix(memory, batch):
     # Divided by sqrt(d) already, so the kernel is theirs over 1.
     kernel_NN, gram_MM, gamma_T = optimization.kernel(e_ND, 1.0), u_MD @ u_MD.T, jnp.full(25, 2.0)
     expected = follow_on_matrix(memory, inputs_TB, 2.0)
-    followed = optimization.batches(kernel_NN, gram_MM, Y, inputs_TB, gamma_T, lambda scores: scores)
+    followed = optimization.batches(
+        kernel_NN, gram_MM, Y, inputs_TB, gamma_T, lambda scores: scores
+    )
     np.testing.assert_allclose(followed, expected, atol=1e-4)
     if batch == 1:
-        one = optimization.stream("gradient", kernel_NN, gram_MM, Y, inputs_TB[:, 0], gamma_T, lambda scores: scores)
+        one = optimization.stream(
+            "gradient", kernel_NN, gram_MM, Y, inputs_TB[:, 0], gamma_T, lambda scores: scores
+        )
         np.testing.assert_allclose(one, expected, atol=1e-4)
 
 
@@ -97,13 +105,16 @@ def test_scheme_stores_f_n_of_0_and_the_approximation_leaves_other_outputs_alone
     kernel_NN, gram_MM, gamma_T = optimization.kernel(e_ND, 1.0), u_MD @ u_MD.T, jnp.full(40, 0.7)
 
     def last(rule, gram_MM, kernel_NN):
-        return optimization.stream(rule, kernel_NN, gram_MM, Y, inputs_T, gamma_T, lambda scores: scores)[-1]
+        return optimization.stream(
+            rule, kernel_NN, gram_MM, Y, inputs_T, gamma_T, lambda scores: scores
+        )[-1]
 
     seen_N = np.bincount(np.asarray(inputs_T), minlength=N)
     q_N = np.asarray(optimization.iterates(0.7, M, 40))[seen_N]
     expected = model.scores(e_ND, gram_MM, q_N[None], Y)[0]
     np.testing.assert_allclose(last("scheme", gram_MM, kernel_NN), expected, atol=1e-4)
-    # Where nothing interferes, only the own output of an input that was seen gets a score, and (19) is nearly (20).
+    # Where nothing interferes, only the own output of an input that was seen gets a score, and (19)
+    # is nearly (20).
     scores_MN = np.asarray(last("approximation", jnp.eye(M), jnp.eye(N)))
     own_MN = np.asarray(Y) == np.arange(M)[:, None]
     assert (scores_MN[~own_MN] == 0).all()
@@ -128,7 +139,9 @@ def test_descent_on_the_matrix_learns(memory, layer_norm):
     e_ND, u_MD, w_DD = memory
     inputs_TB = jnp.tile(jnp.arange(N), (300, 1))
     uniform = model.Law(np.full(N, 1 / N))
-    errors = optimization.descend(optax.sgd(5.0), w_DD, e_ND, u_MD, Y, inputs_TB, uniform, layer_norm)
+    errors = optimization.descend(
+        optax.sgd(5.0), w_DD, e_ND, u_MD, Y, inputs_TB, uniform, layer_norm
+    )
     assert errors[-1] < 0.3 < errors[0]
 
 

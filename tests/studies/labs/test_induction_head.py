@@ -61,8 +61,9 @@ def test_the_oracle_gives_the_papers_test_batch():
     assert hashlib.sha256(tokens.astype(np.int64).tobytes()).hexdigest()[:16] == "47aef3a7517909a1"
 
 
-# Shares of positions: of triggers, at their first time, from their second; x = y at triggers; sequences caught in a cycle;
-# share of the positions from the second time that lie in those. Measured on 4000 sequences of the paper's generator.
+# Shares of positions: of triggers, at their first time, from their second; x = y at triggers;
+# sequences caught in a cycle; share of the positions from the second time that lie in those.
+# Measured on 4000 sequences of the paper's generator.
 SHARES = [
     (Law(k=1), (0.156, 0.0039, 0.152, 0.10, 0.031, 0.15)),
     (Law(), (0.317, 0.0187, 0.298, 0.22, 0.095, 0.27)),
@@ -111,7 +112,9 @@ def test_every_sequence_obeys_the_law(law):
         if law.fixed:
             assert triggers <= set(candidates(SHAKESPEARE, law).tolist())
         outputs, times = {}, dict.fromkeys(triggers, 0)
-        for t, (token, following) in enumerate(zip(row[:-1].tolist(), row[1:].tolist(), strict=True)):
+        for t, (token, following) in enumerate(
+            zip(row[:-1].tolist(), row[1:].tolist(), strict=True)
+        ):
             if token not in triggers:
                 assert counts[t] == 0 and SHAKESPEARE.bigrams_VV[token, following] > 0
                 continue
@@ -120,18 +123,30 @@ def test_every_sequence_obeys_the_law(law):
             assert not law.bigram_outputs or SHAKESPEARE.bigrams_VV[token, following] > 0
             assert not law.no_repeat or token != following
         assert (
-            caught == induction_oracle.ends_in_a_cycle(SHAKESPEARE, row, counts) or caught and row[-1] not in triggers
+            caught == induction_oracle.ends_in_a_cycle(SHAKESPEARE, row, counts)
+            or caught
+            and row[-1] not in triggers
         )
 
 
 def test_triggers_and_outputs_are_drawn_with_their_probabilities():
     """On a text of three characters, where every probability can be counted."""
     statistics = bigrams.count("aab" * 200 + "abc" * 100, "here")
-    for law in (Law(k=2, fixed=False, length=40), Law(k=1, fixed=False, length=40, bigram_outputs=True)):
+    for law in (
+        Law(k=2, fixed=False, length=40),
+        Law(k=1, fixed=False, length=40, bigram_outputs=True),
+    ):
         drawn = draw(law, 6000, statistics=statistics)
-        want_tokens, want_seen = induction_oracle.batch(np.random.default_rng(1), statistics, law, 3000)
+        want_tokens, want_seen = induction_oracle.batch(
+            np.random.default_rng(1), statistics, law, 3000
+        )
         pairs, want = (
-            np.array([[((t[:, :-1] == a) & (t[:, 1:] == b) & (s == 1)).mean() for b in range(3)] for a in range(3)])
+            np.array(
+                [
+                    [((t[:, :-1] == a) & (t[:, 1:] == b) & (s == 1)).mean() for b in range(3)]
+                    for a in range(3)
+                ]
+            )
             for t, s in ((drawn.tokens_BS, drawn.seen_BT), (want_tokens, want_seen))
         )
         np.testing.assert_allclose(pairs, want, atol=6e-4)
@@ -139,7 +154,12 @@ def test_triggers_and_outputs_are_drawn_with_their_probabilities():
 
 @pytest.mark.parametrize(
     ("law", "message"),
-    [(Law(k=66), "--k=66"), (Law(k=0), "--k=0"), (Law(k=60, offset=6), "--k=60"), (Law(length=1), "--length=1")],
+    [
+        (Law(k=66), "--k=66"),
+        (Law(k=0), "--k=0"),
+        (Law(k=60, offset=6), "--k=60"),
+        (Law(length=1), "--length=1"),
+    ],
 )
 def test_laws_that_cannot_be_are_refused(law, message):
     with pytest.raises(InputError, match=message) as refusal:
@@ -185,7 +205,9 @@ def softmax_rows(scores):
     return weights / weights.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("model", [TwoLayers(8), TwoLayers(8, feed_forward="linear"), TwoLayers(8, feed_forward="mlp")])
+@pytest.mark.parametrize(
+    "model", [TwoLayers(8), TwoLayers(8, feed_forward="linear"), TwoLayers(8, feed_forward="mlp")]
+)
 def test_the_two_layers_are_the_equations(model):
     weights = model.initial(jax.random.key(0), 6, 9)
     w = {name: np.asarray(matrix, np.float64) for name, matrix in weights.items()}
@@ -206,7 +228,9 @@ def test_the_two_layers_are_the_equations(model):
 
 
 def test_the_full_block_reads_one_input():
-    """Attention and feed-forward are parallel: with W_O = 0 the block still adds FF(norm(x)), and of x."""
+    """Attention and feed-forward are parallel: with W_O = 0 the block still adds FF(norm(x)), and
+    of x.
+    """
     model = Full(8, layers=1, heads=2)
     weights = model.initial(jax.random.key(0), 6, 5)
     tokens = jnp.array([[1, 3, 0, 2, 5]])
@@ -237,7 +261,9 @@ def test_an_intervention_reaches_the_hidden_layer():
     weights = model.initial(jax.random.key(0), 6, 9)
     tokens = jnp.array([[1, 2, 3]])
     without = TwoLayers(8).forward(weights, tokens).logits_BTV
-    np.testing.assert_allclose(model.forward(weights, tokens, lambda x: 0 * x).logits_BTV, without, atol=1e-5)
+    np.testing.assert_allclose(
+        model.forward(weights, tokens, lambda x: 0 * x).logits_BTV, without, atol=1e-5
+    )
     assert jnp.abs(model.forward(weights, tokens).logits_BTV - without).max() > 0.01
 
 
@@ -245,7 +271,8 @@ def test_an_intervention_reaches_the_hidden_layer():
 
 
 def test_a_tally_counts_what_its_names_say():
-    #                          a trigger (3) at t = 0, 2, 4; the second sequence is caught in a cycle
+    #                          a trigger (3) at t = 0, 2, 4; the second sequence is caught in a
+    #                          cycle
     tokens = jnp.array([[3, 1, 3, 1, 3, 1], [3, 3, 3, 3, 3, 3]])
     seen = jnp.array([[1, 0, 2, 0, 3], [1, 2, 3, 4, 5]])
     batch = Batch(tokens, seen, jnp.array([False, True]))
@@ -253,7 +280,9 @@ def test_a_tally_counts_what_its_names_say():
     rates = measures.rates(measures.tally(logits, batch))
     assert rates["acc_tot"] == pytest.approx(5 / 8) and rates["acc_end"] == pytest.approx(4 / 6)
     assert rates["acc_clean"] == pytest.approx(1 / 2) and rates["acc_second"] == 1.0
-    assert rates["loss_bigram"] == pytest.approx(25.0) and rates["loss_head"] == pytest.approx(100 / 6, rel=1e-4)
+    assert rates["loss_bigram"] == pytest.approx(25.0) and rates["loss_head"] == pytest.approx(
+        100 / 6, rel=1e-4
+    )
     twice = measures.rates(measures.add([measures.tally(logits, batch)] * 2))
     assert twice == pytest.approx(rates)
 
@@ -277,15 +306,21 @@ def test_divergence_from_the_bigrams():
     flat, everything = jnp.zeros((65, 65)), np.arange(65)
     rest = np.setdiff1d(everything, candidates(SHAKESPEARE, Law()))
     assert len(rest) == 60
-    assert measures.bigram_divergence(flat, SHAKESPEARE, everything) == pytest.approx(2.2655, abs=1e-3)
+    assert measures.bigram_divergence(flat, SHAKESPEARE, everything) == pytest.approx(
+        2.2655, abs=1e-3
+    )
     assert measures.bigram_divergence(flat, SHAKESPEARE, rest) == pytest.approx(2.3271, abs=1e-3)
     unigram = jnp.tile(jnp.log(jnp.asarray(SHAKESPEARE.pi_u_V, jnp.float32)), (65, 1))
-    assert measures.bigram_divergence(unigram, SHAKESPEARE, everything) == pytest.approx(1.7389, abs=1e-3)
+    assert measures.bigram_divergence(unigram, SHAKESPEARE, everything) == pytest.approx(
+        1.7389, abs=1e-3
+    )
     exact = jnp.log(jnp.asarray(np.maximum(SHAKESPEARE.pi_b_VV, 1e-30), jnp.float32))
     assert abs(measures.bigram_divergence(exact, SHAKESPEARE, everything)) < 1e-4
 
 
-@pytest.mark.parametrize("law", [Law(length=64), Law(length=64, fixed=False)], ids=("fixed", "random"))
+@pytest.mark.parametrize(
+    "law", [Law(length=64), Law(length=64, fixed=False)], ids=("fixed", "random")
+)
 def test_probes_know_the_construction(law):
     model, chosen = TwoLayers(192, unit=True), candidates(SHAKESPEARE, law)
     weights = model.initial(jax.random.key(3), 65, 64)
@@ -304,7 +339,9 @@ def test_stored_pairs_score_one_after_the_division():
 
 
 def test_the_construction_is_an_induction_head():
-    """At a width where nothing interferes, on short sequences: nearly always right, and not without W_K^1."""
+    """At a width where nothing interferes, on short sequences: nearly always right, and not without
+    W_K^1.
+    """
     law = Law(length=32, no_repeat=True)
     model = TwoLayers(512, unit=True)
     weights = model.initial(jax.random.key(0), 65, 32)
@@ -322,7 +359,10 @@ def test_the_construction_is_an_induction_head():
 @pytest.mark.slow
 @pytest.mark.parametrize(("d", "value", "apart"), [(128, 0.74, 0.10), (256, 0.988, 0.015)])
 def test_the_construction_reaches_the_accuracies_of_a_separate_calculation(d, value, apart):
-    several = [construction.evaluate(SHAKESPEARE, Law(), TwoLayers(d, unit=True), seed) for seed in (0, 1, 2)]
+    several = [
+        construction.evaluate(SHAKESPEARE, Law(), TwoLayers(d, unit=True), seed)
+        for seed in (0, 1, 2)
+    ]
     assert np.mean([one["acc_clean"] for one in several]) == pytest.approx(value, abs=apart)
     for name in ("wo1", "wk1", "wk0", "wk0_64"):
         assert np.mean([one[name] for one in several]) >= 0.99

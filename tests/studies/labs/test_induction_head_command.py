@@ -14,7 +14,14 @@ from conftest import ROOT
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import induction_head as command
-from memsinks_jax.studies.labs.induction_head import bigrams, construction, experiments, measures, sinks, training
+from memsinks_jax.studies.labs.induction_head import (
+    bigrams,
+    construction,
+    experiments,
+    measures,
+    sinks,
+    training,
+)
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.study import write
 
@@ -23,28 +30,47 @@ SMALL = ("--steps=20", "--d=8", "--batch=4", "--seeds=0,1")
 
 
 def lab(*arguments):
-    return subprocess.run([*MODULE, *arguments], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [*MODULE, *arguments], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.mark.slow
 def test_an_experiment_is_written_whole(tmp_path):
-    done = lab("--experiment=E1", f"--out={tmp_path}/new/out", "--json", "--preset=paper", "--k=3", *SMALL)
+    done = lab(
+        "--experiment=E1", f"--out={tmp_path}/new/out", "--json", "--preset=paper", "--k=3", *SMALL
+    )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "new" / "out"
-    assert sorted(path.name for path in out.iterdir()) == ["experiment_E1.png", "index.html", "results.json", "runs"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "experiment_E1.png",
+        "index.html",
+        "results.json",
+        "runs",
+    ]
     assert len(list((out / "runs").iterdir())) == 2
     content = json.loads((out / "results.json").read_text())
     assert json.loads(done.stdout.splitlines()[-1]) == content
     assert set(content) == {"experiment", "preset", "seeds", "runs", "claims"}
-    assert content["experiment"] == "E1" and content["preset"] == "paper" and content["seeds"] == [0, 1]
+    assert (
+        content["experiment"] == "E1"
+        and content["preset"] == "paper"
+        and content["seeds"] == [0, 1]
+    )
     run = content["runs"][0]
     assert set(run) == {"variant", "seed", "metrics", "curves"}
     assert run["curves"]["wo1"]["step"] == [10, 20] and "acc_clean" in run["metrics"]
-    assert all({"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim) for claim in content["claims"])
+    assert all(
+        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
+        for claim in content["claims"]
+    )
     page = (out / "index.html").read_text()
     assert "data:image/png;base64," in page and "--experiment=E1" in page and "--k=3" in page
     first_line = done.stderr.splitlines()[0]
-    assert "20 steps of 4 sequences of 256 tokens at width 8" in first_line and "minutes on this machine" in first_line
+    assert (
+        "20 steps of 4 sequences of 256 tokens at width 8" in first_line
+        and "minutes on this machine" in first_line
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,14 +83,17 @@ def test_an_experiment_is_written_whole(tmp_path):
 )
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
     (tmp_path / "one").write_text("aaaa")
-    done = lab(*(argument.format(folder=tmp_path) for argument in arguments), f"--out={tmp_path}/out")
+    done = lab(
+        *(argument.format(folder=tmp_path) for argument in arguments), f"--out={tmp_path}/out"
+    )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
     assert not done.stdout and [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")]
+    ("content", "message"),
+    [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")],
 )
 def test_texts_that_cannot_be_used(content, message, tmp_path):
     (tmp_path / "text").write_bytes(content)
@@ -84,11 +113,17 @@ def test_texts_that_are_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"k": 66}, "--k=66"), ({"k": 0}, "--k=0"), ({"seeds": ()}, "--seeds"), ({"seeds": (1, 1)}, "--seeds=1,1"),
-        ({"d": 4}, "--d=4"), ({"d": 130}, "--d=130"), ({"batch": 0}, "--batch=0"), ({"batch": 100}, "--batch=100"),
+        ({"k": 66}, "--k=66"),
+        ({"k": 0}, "--k=0"),
+        ({"seeds": ()}, "--seeds"),
+        ({"seeds": (1, 1)}, "--seeds=1,1"),
+        ({"d": 4}, "--d=4"),
+        ({"d": 130}, "--d=130"),
+        ({"batch": 0}, "--batch=0"),
+        ({"batch": 100}, "--batch=100"),
         ({"steps": 1}, "--steps=1"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_be_used_are_refused(chosen, message):
     with pytest.raises(InputError, match=message):
         Preset("laptop", bigrams.bundled(), **chosen).check()
@@ -98,7 +133,10 @@ def test_settings_that_cannot_be_used_are_refused(chosen, message):
 @pytest.mark.parametrize("size", ["laptop", "paper"])
 def test_every_recipe_can_be_made(name, size):
     """Also for another text and number of triggers; the paper's sizes are the paper's."""
-    for statistics in (bigrams.bundled(), bigrams.count("the quick brown fox jumps over the lazy dog. " * 9, "here")):
+    for statistics in (
+        bigrams.bundled(),
+        bigrams.count("the quick brown fox jumps over the lazy dog. " * 9, "here"),
+    ):
         preset = Preset(size, statistics, k=3).check()
         for recipe in command.EXPERIMENTS[name].recipes(preset).values():
             assert recipe.law.check(statistics).length == 256 or size == "laptop"
@@ -107,14 +145,31 @@ def test_every_recipe_can_be_made(name, size):
 
 def test_experiments_share_their_runs():
     preset = Preset("laptop", bigrams.bundled())
-    recipes = {name: set(experiment.recipes(preset).values()) for name, experiment in command.EXPERIMENTS.items()}
-    assert recipes["E1"] == recipes["E8"] and recipes["E3"] & recipes["E5"] and recipes["E6"] & recipes["E11"]
+    recipes = {
+        name: set(experiment.recipes(preset).values())
+        for name, experiment in command.EXPERIMENTS.items()
+    }
+    assert (
+        recipes["E1"] == recipes["E8"]
+        and recipes["E3"] & recipes["E5"]
+        and recipes["E6"] & recipes["E11"]
+    )
 
 
 @pytest.mark.slow
 def test_a_stopped_run_says_so_and_goes_on(tmp_path):
-    arguments = [*MODULE, "--experiment=E1", f"--out={tmp_path}/out", "--steps=4000", "--d=8", "--batch=4", "--seeds=5"]
-    stopped = subprocess.Popen(arguments, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    arguments = [
+        *MODULE,
+        "--experiment=E1",
+        f"--out={tmp_path}/out",
+        "--steps=4000",
+        "--d=8",
+        "--batch=4",
+        "--seeds=5",
+    ]
+    stopped = subprocess.Popen(
+        arguments, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     runs, deadline = tmp_path / "out" / "runs", time.monotonic() + 120
     while not runs.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -130,23 +185,45 @@ def test_a_stopped_run_says_so_and_goes_on(tmp_path):
 
 
 CONSTRUCTED = {
-    "acc_clean": 0.5, "acc_end": 0.5, "score_acc": 0.5, "wo1": 1.0, "wk1": 1.0, "wk0": 1.0, "wk0_64": 1.0,
-    "beta = infinity": 0.4, "W_O^2 alone": 0.1, "W_O^2 and W_K^2": 0.2, "W_K^1 for t < 64": 0.4,
-}  # fmt: skip
+    "acc_clean": 0.5,
+    "acc_end": 0.5,
+    "score_acc": 0.5,
+    "wo1": 1.0,
+    "wk1": 1.0,
+    "wk0": 1.0,
+    "wk0_64": 1.0,
+    "beta = infinity": 0.4,
+    "W_O^2 alone": 0.1,
+    "W_O^2 and W_K^2": 0.2,
+    "W_K^1 for t < 64": 0.4,
+}
 
 
 def made_up(recipe, statistics, seed):
     """A run that never was: its curves and rates are noise, with the names of a real one's."""
     rng = np.random.default_rng(seed)
-    names = "acc_tot acc_end acc_clean acc_second loss_head loss_bigram wo1 wk1 wk0 wk0_64 ff1 score_acc score2_acc"
+    names = (
+        "acc_tot acc_end acc_clean acc_second loss_head loss_bigram wo1 wk1 wk0 wk0_64 ff1 "
+        "score_acc score2_acc"
+    )
     names = [*names.split(), "score2_next_acc", "other_acc_clean", "other_acc_end"]
-    curves = {name: rng.random(50) for name in names} | {"step": np.arange(1, 51) * recipe.steps // 50}
+    curves = {name: rng.random(50) for name in names} | {
+        "step": np.arange(1, 51) * recipe.steps // 50
+    }
     if isinstance(recipe, sinks.World):
         both = [f"{who} {mode} " for who in ("fresh", "pool") for mode in sinks.MODES]
-        curves |= {start + name: rng.random(50) for start in both for name in ("acc_clean", "loss_bigram")}
-        names = [f"{name} {mode}" for name in ("accuracy", "global", "by heart") for mode in sinks.MODES]
-    weights = recipe.model.initial(jax.random.key(seed), len(statistics.characters), recipe.law.length)
-    return training.Run(recipe, seed, curves, weights, {name: float(rng.random()) for name in names})
+        curves |= {
+            start + name: rng.random(50) for start in both for name in ("acc_clean", "loss_bigram")
+        }
+        names = [
+            f"{name} {mode}" for name in ("accuracy", "global", "by heart") for mode in sinks.MODES
+        ]
+    weights = recipe.model.initial(
+        jax.random.key(seed), len(statistics.characters), recipe.law.length
+    )
+    return training.Run(
+        recipe, seed, curves, weights, {name: float(rng.random()) for name in names}
+    )
 
 
 QUICK = ("E1", "E2", "E8", "sinks")
@@ -154,14 +231,20 @@ QUICK = ("E1", "E2", "E8", "sinks")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in command.EXPERIMENTS
-     if name != "construction"],
-)  # fmt: skip
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in command.EXPERIMENTS
+        if name != "construction"
+    ],
+)
 def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(experiments, "BY_POSITION", 16)
     monkeypatch.setattr(measures, "SEQUENCES", 64)
-    experiment, preset = command.EXPERIMENTS[name], Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
+    experiment, preset = (
+        command.EXPERIMENTS[name],
+        Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8),
+    )
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]
         for label, recipe in experiment.recipes(preset).items()
@@ -176,11 +259,21 @@ def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
 
 def test_the_constructions_page(tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
-    monkeypatch.setattr(construction, "gradient_order", lambda *_: {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2})
+    monkeypatch.setattr(
+        construction,
+        "gradient_order",
+        lambda *_: {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2},
+    )
     preset = Preset("laptop", bigrams.bundled())
     study = command.EXPERIMENTS["construction"].study(preset, {})
-    content = write(tmp_path, {"experiment": "construction"}, command.TITLE, [study, study], "a command")
-    assert {path.name for path in tmp_path.iterdir()} == {"experiment_construction.png", "index.html", "results.json"}
+    content = write(
+        tmp_path, {"experiment": "construction"}, command.TITLE, [study, study], "a command"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "experiment_construction.png",
+        "index.html",
+        "results.json",
+    }
     verdicts = {claim["id"]: claim["holds"] for claim in content["claims"]}
     assert verdicts["construction: probes: d=128"] and not verdicts["construction: accuracy: d=256"]
 

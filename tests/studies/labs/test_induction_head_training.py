@@ -32,7 +32,9 @@ class Stop(Exception):
 
 # Compiled: many small programs, one for each operation, cost more than one large one.
 gradient = jax.jit(training.gradient, static_argnums=0)
-draw = jax.jit(lambda recipe, key: sampler(SHAKESPEARE, recipe.law)(key, recipe.batch), static_argnums=0)
+draw = jax.jit(
+    lambda recipe, key: sampler(SHAKESPEARE, recipe.law)(key, recipe.batch), static_argnums=0
+)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +42,22 @@ draw = jax.jit(lambda recipe, key: sampler(SHAKESPEARE, recipe.law)(key, recipe.
     [
         dataclasses.replace(TINY, frozen_until=(("key_1", 6),), clip=1.0),
         pytest.param(
-            Recipe(Law(k=2, fixed=False, length=24), Full(8, heads=2), 12, 4, 0.01, optimizer="adamw", everywhere=True,
-                   test_law=Law(k=2, length=24), log_every=4),
+            Recipe(
+                Law(k=2, fixed=False, length=24),
+                Full(8, heads=2),
+                12,
+                4,
+                0.01,
+                optimizer="adamw",
+                everywhere=True,
+                test_law=Law(k=2, length=24),
+                log_every=4,
+            ),
             marks=pytest.mark.slow,
         ),
     ],
     ids=("sgd", "adamw"),
-)  # fmt: skip
+)
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
     def stop_at_8(step, point):
         if step == 8:
@@ -64,7 +75,11 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
     for name, matrix in whole.weights.items():
         np.testing.assert_array_equal(parts.weights[name], matrix)
     assert parts.test == pytest.approx(whole.test, nan_ok=True)
-    again = run(recipe, tmp_path / "parts.npz", report=lambda *_: pytest.fail("a finished run is not trained again"))
+    again = run(
+        recipe,
+        tmp_path / "parts.npz",
+        report=lambda *_: pytest.fail("a finished run is not trained again"),
+    )
     np.testing.assert_array_equal(again.weights["token"], whole.weights["token"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.npz", "whole.npz"]
 
@@ -88,19 +103,27 @@ def test_runs_are_distinguished():
 
 def steps(recipe, count, first=0, carry=None):
     trained, others, state = training.start(recipe, SHAKESPEARE, 0)
-    carry, _ = training.steps(recipe, SHAKESPEARE, carry or (trained, state), others, jax.random.key(1), first, count)
+    carry, _ = training.steps(
+        recipe, SHAKESPEARE, carry or (trained, state), others, jax.random.key(1), first, count
+    )
     return carry
 
 
 def test_frozen_memories_stay_and_start_without_momentum():
-    """Until its step a memory does not move; its first update is -rate (gradient + decay w), nothing of before."""
-    recipe = dataclasses.replace(TINY, frozen_until=(("key_2", 3), ("output_2", 10**6)), weight_decay=0.1)
+    """Until its step a memory does not move; its first update is -rate (gradient + decay w),
+    nothing of before.
+    """
+    recipe = dataclasses.replace(
+        TINY, frozen_until=(("key_2", 3), ("output_2", 10**6)), weight_decay=0.1
+    )
     start, others, _ = training.start(recipe, SHAKESPEARE, 0)
     at_3, state = steps(recipe, 3)
     np.testing.assert_array_equal(at_3["key_2"], start["key_2"])
     assert jnp.abs(at_3["key_1"] - start["key_1"]).max() > 0
     at_4, _ = steps(recipe, 1, 3, (at_3, state))
-    grads, _ = gradient(recipe, at_3, others, draw(recipe, jax.random.fold_in(jax.random.key(1), 3)))
+    grads, _ = gradient(
+        recipe, at_3, others, draw(recipe, jax.random.fold_in(jax.random.key(1), 3))
+    )
     expected = at_3["key_2"] - 0.1 * (grads["key_2"] + 0.1 * at_3["key_2"])
     np.testing.assert_allclose(at_4["key_2"], expected, atol=1e-6)
     np.testing.assert_array_equal(at_4["output_2"], start["output_2"])
@@ -113,7 +136,9 @@ def test_momentum_and_decay_are_pytorchs():
     for number in range(3):
         batch = draw(recipe, jax.random.fold_in(jax.random.key(1), number))
         grads, _ = gradient(recipe, weights, others, batch)
-        velocity = {name: 0.9 * velocity[name] + grads[name] + 0.1 * weights[name] for name in weights}
+        velocity = {
+            name: 0.9 * velocity[name] + grads[name] + 0.1 * weights[name] for name in weights
+        }
         weights = {name: weights[name] - 0.1 * velocity[name] for name in weights}
     got, _ = steps(recipe, 3)
     for name in weights:
@@ -127,10 +152,14 @@ def test_a_large_batch_is_one_mean(everywhere, monkeypatch):
     batch = draw(recipe, jax.random.key(0))
     whole, tally = gradient(recipe, trained, others, batch)
     monkeypatch.setattr(training, "AT_ONCE", 4)
-    parts, tally_parts = jax.jit(lambda *given: training.gradient(recipe, *given))(trained, others, batch)
+    parts, tally_parts = jax.jit(lambda *given: training.gradient(recipe, *given))(
+        trained, others, batch
+    )
     for name in whole:
         np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)
-    assert measures.rates(tally_parts) == pytest.approx(measures.rates(tally), rel=1e-5, nan_ok=True)
+    assert measures.rates(tally_parts) == pytest.approx(
+        measures.rates(tally), rel=1e-5, nan_ok=True
+    )
 
     def mean(trained):
         logits = recipe.model.forward({**others, **trained}, batch.tokens_BS[:, :-1]).logits_BTV
@@ -147,7 +176,16 @@ def test_only_the_memories_are_trained(tmp_path):
     start = TINY.model.initial(training.purpose(0, 0), 65, 24)
     moved = {name for name in start if not np.array_equal(start[name], finished.weights[name])}
     assert moved == {"key_1", "key_2", "output_2"}
-    assert {"wo1", "wk1", "wk0", "wk0_64", "acc_end", "acc_clean", "score_acc", "loss_bigram"} <= set(finished.curves)
+    assert {
+        "wo1",
+        "wk1",
+        "wk0",
+        "wk0_64",
+        "acc_end",
+        "acc_clean",
+        "score_acc",
+        "loss_bigram",
+    } <= set(finished.curves)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +202,10 @@ def test_live_probes_are_those_of_the_model(model, expected):
     weights = jax.eval_shape(lambda: model.initial(jax.random.key(0), 65, 24))
     found = jax.eval_shape(lambda weights: training.probes(recipe, SHAKESPEARE, weights), weights)
     tally = jax.eval_shape(
-        lambda weights: training.fresh(model, SHAKESPEARE, recipe.law, 4, weights, jax.random.key(0)), weights
+        lambda weights: training.fresh(
+            model, SHAKESPEARE, recipe.law, 4, weights, jax.random.key(0)
+        ),
+        weights,
     )
     assert set(found) == expected and "score_acc" in tally
 
@@ -178,7 +219,9 @@ def test_work_counts_steps_and_sequences():
 @pytest.mark.slow
 def test_a_head_is_born(tmp_path):
     """Small enough for seconds: few triggers, short sequences."""
-    recipe = Recipe(Law(k=2, length=32, no_repeat=True), TwoLayers(64), 600, 32, 0.2, clip=1.0, log_every=100)
+    recipe = Recipe(
+        Law(k=2, length=32, no_repeat=True), TwoLayers(64), 600, 32, 0.2, clip=1.0, log_every=100
+    )
     finished = run(recipe, tmp_path / "run.npz")
     assert finished.curves["acc_end"][0] < 0.3 and finished.test["acc_clean"] > 0.75, finished.test
 
@@ -195,7 +238,9 @@ def test_the_laptop_preset_learns_the_head(seed, tmp_path):
 # ---- sinks
 
 
-WORLD = sinks.World(Law(k=2, length=24), 8, shared=6, sinks=10, active=0.4, pool=4, batch=4, steps=40)
+WORLD = sinks.World(
+    Law(k=2, length=24), 8, shared=6, sinks=10, active=0.4, pool=4, batch=4, steps=40
+)
 
 
 def test_gates_are_a_sequences_own():
@@ -209,13 +254,21 @@ def test_gates_are_a_sequences_own():
     dropped = np.asarray(sinks.gates(WORLD, key, numbers, "dropped"))
     assert (dropped[:, :6] == 1).all() and (dropped[:, 6:] == 0).all()
     wide = dataclasses.replace(WORLD, sinks=4000)
-    assert np.asarray(sinks.gates(wide, key, numbers, "own"))[:, 6:].mean() == pytest.approx(0.4, abs=0.02)
+    assert np.asarray(sinks.gates(wide, key, numbers, "own"))[:, 6:].mean() == pytest.approx(
+        0.4, abs=0.02
+    )
 
 
 def test_sinks_that_are_off_neither_act_nor_learn():
     weights = WORLD.model.initial(jax.random.key(0), 65, 24)
     batch = draw(dataclasses.replace(TINY, batch=3), jax.random.key(1))
-    gates = sinks.gates(WORLD, jax.random.key(2), jnp.arange(3), "own").at[:, 9].set(0.0).at[:, 8].set(1.0)
+    gates = (
+        sinks.gates(WORLD, jax.random.key(2), jnp.arange(3), "own")
+        .at[:, 9]
+        .set(0.0)
+        .at[:, 8]
+        .set(1.0)
+    )
 
     def loss(weights):
         return measures.losses(
@@ -242,4 +295,6 @@ def test_training_with_sinks_goes_on_where_it_stopped(tmp_path):
     assert whole["step"].tolist() == [20, 40]
     for name, values in whole.items():
         np.testing.assert_array_equal(parts[name], values)
-    assert not math.isclose(whole["pool own loss_bigram"][-1], whole["pool dropped loss_bigram"][-1], rel_tol=1e-4)
+    assert not math.isclose(
+        whole["pool own loss_bigram"][-1], whole["pool dropped loss_bigram"][-1], rel_tol=1e-4
+    )

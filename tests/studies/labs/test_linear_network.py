@@ -46,7 +46,9 @@ def test_every_assumption_of_the_disentanglement_theorem_holds(novelty):
         sigma = np.linalg.svd(one.star_OF, compute_uv=False)
         rank = int((sigma > 1e-9).sum())
         assert rank > 2 and sigma.max() < 1 / (2 * rank)
-        np.testing.assert_allclose(one.star_OF, np.linalg.lstsq(one.x_FN.T, one.y_ON.T)[0].T, atol=1e-12)
+        np.testing.assert_allclose(
+            one.star_OF, np.linalg.lstsq(one.x_FN.T, one.y_ON.T)[0].T, atol=1e-12
+        )
         np.testing.assert_allclose(one.star_OF[:, ~semantic], 0, atol=1e-12)
         assert np.linalg.norm(one.s_F[~semantic]) == pytest.approx(1)
         np.testing.assert_allclose(one.s_F[~semantic] @ one.x_FN[~semantic], 0, atol=1e-12)
@@ -56,7 +58,8 @@ def test_every_assumption_of_the_disentanglement_theorem_holds(novelty):
 
 
 @pytest.mark.parametrize(
-    ("novelty", "share", "distance"), [(0.0, 0, 0), (0.3, 0.083, 0.43), (1.0, 0.5, 1.06), (4.5, 0.953, 1.46)]
+    ("novelty", "share", "distance"),
+    [(0.0, 0, 0), (0.3, 0.083, 0.43), (1.0, 0.5, 1.06), (4.5, 0.953, 1.46)],
 )
 def test_gradient_flow_uses_what_is_new_in_proportion(flow, novelty, share, distance):
     found = flow[novelty][1]
@@ -95,7 +98,9 @@ def test_gradient_descent_is_the_flow():
         return -np.concatenate([(gradient @ hidden.T).ravel(), (proj.T @ gradient).ravel()])
 
     start = np.concatenate([np.zeros(split), fc.ravel()])
-    end = scipy.integrate.solve_ivp(slope, (0, 40), start, method="LSODA", rtol=1e-9, atol=1e-11).y[:, -1]
+    end = scipy.integrate.solve_ivp(slope, (0, 40), start, method="LSODA", rtol=1e-9, atol=1e-11).y[
+        :, -1
+    ]
     w = end[:split].reshape(-1, len(fc)) @ end[split:].reshape(fc.shape)
     np.testing.assert_allclose(w, one.corrected(), atol=1e-6)
 
@@ -107,8 +112,12 @@ def test_coadaptation_identity():
     product = np.eye(8)
     for s_D in s_ND[10:]:
         product = product @ (np.eye(8) - 0.1 * np.outer(s_D, s_D))
-    np.testing.assert_allclose(made.gen - made.without, -made.mem @ (np.eye(8) - product), atol=1e-12, rtol=0)
-    np.testing.assert_allclose(coadaptation.identity(made.mem, s_ND[10:], 0.1), made.gen - made.without, atol=1e-12)
+    np.testing.assert_allclose(
+        made.gen - made.without, -made.mem @ (np.eye(8) - product), atol=1e-12, rtol=0
+    )
+    np.testing.assert_allclose(
+        coadaptation.identity(made.mem, s_ND[10:], 0.1), made.gen - made.without, atol=1e-12
+    )
     residual_O = y_NO[9] - coadaptation.sgd(np.zeros((5, 8)), s_ND[:9], y_NO[:9], 0.1) @ s_ND[9]
     np.testing.assert_allclose(made.mem, 0.1 * np.outer(residual_O, s_ND[9]), atol=1e-12)
 
@@ -126,7 +135,9 @@ def test_trainings_side_by_side_are_those_one_by_one():
     for place in range(3):
         alone = coadaptation.route(s_NBD[:, place], y_NBO[:, place], 4, 0.2)
         for name in ("gen", "mem", "without"):
-            np.testing.assert_allclose(getattr(together, name)[place], getattr(alone, name), atol=1e-13)
+            np.testing.assert_allclose(
+                getattr(together, name)[place], getattr(alone, name), atol=1e-13
+            )
 
 
 def test_the_stated_coadaptation_bound_fails_and_the_corrected_hold():
@@ -154,7 +165,9 @@ def test_softmax_bounds():
     assert found["vacuous"] > 1000
     assert not any(found[name] for name in ("max", "min", "tight max", "tight min", "corner"))
     bound = softmax.bounds(np.array([1.0]), 10)
-    assert bound["max"] == pytest.approx(math.e**2 / 9) and bound["min"] == pytest.approx(math.e**-2 / 10)
+    assert bound["max"] == pytest.approx(math.e**2 / 9) and bound["min"] == pytest.approx(
+        math.e**-2 / 10
+    )
     both = softmax.layers(SEED, trials=200)
     assert both["stated"] > 20 and both["corrected"] == 0
 
@@ -180,8 +193,13 @@ def test_the_norms_bound_holds_between_the_measurements():
     start, rate_B = np.zeros((5, 6, 4)), np.full(5, 0.3)
     after, exact_B = readout.train(start, z_NBH, token_NB, rate_B)
     assert not start.any()
-    largest_B = max((readout.spectral(readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0])
-                     for n in range(58)), key=np.sum)  # fmt: skip
+    largest_B = max(
+        (
+            readout.spectral(readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0])
+            for n in range(58)
+        ),
+        key=np.sum,
+    )
     again, coarse_B = readout.train(start, z_NBH, token_NB, rate_B, every=20)
     np.testing.assert_array_equal(after, again)
     assert (exact_B >= largest_B - 1e-12).all() and (coarse_B >= exact_B).all()
@@ -208,7 +226,9 @@ def test_the_accumulation_bound_of_the_sinks_fails_as_stated(reading, least):
 
 def test_the_schedule_has_its_repeats_and_its_share_of_active_sinks():
     order_NB = generator(SEED, "schedule").random((100, 3)).argsort(0).argsort(0)
-    memory_NB, on_NB = accumulation.schedule(order_NB, np.array([0, 20, 40]), np.array([0.5, 1.0, 0.1]))
+    memory_NB, on_NB = accumulation.schedule(
+        order_NB, np.array([0, 20, 40]), np.array([0.5, 1.0, 0.1])
+    )
     assert memory_NB.sum(0).tolist() == [0, 20, 40] and on_NB.sum(0).tolist() == [50, 80, 6]
     assert not (memory_NB & on_NB).any()
 
@@ -220,14 +240,18 @@ def test_thresholds():
     # By hand: N - k = 100 k, c_min = .01, c_max = .04, eps = .5.
     assert threshold.printed(0.01, 0.01, 0.04) == pytest.approx(0.25 - 0.0003)
     assert threshold.exact(0.01, 0.01, 0.04, 0.5) == pytest.approx(0.25 - 0.0003 / 0.02)
-    assert threshold.corrected(0.01, 0.01, 0.04, 0.5, 0.5, 0.5) == pytest.approx((0.005 - 0.00015) / 0.02)
+    assert threshold.corrected(0.01, 0.01, 0.04, 0.5, 0.5, 0.5) == pytest.approx(
+        (0.005 - 0.00015) / 0.02
+    )
 
 
 def test_what_is_in_the_sinks_falls_with_rho():
     found = threshold.training(SEED)
     np.testing.assert_allclose(found["mem-only"], threshold.MEM_ONLY, atol=threshold.REACH)
     low, high = threshold.GEN_ONLY
-    assert all(low - threshold.REACH < value < high + threshold.REACH for value in found["gen-only"])
+    assert all(
+        low - threshold.REACH < value < high + threshold.REACH for value in found["gen-only"]
+    )
     assert (np.diff(found["mem-only"]) < 0).all() and (
         np.diff(np.subtract(found["mem-only"], found["gen-only"])) < 0
     ).all()
@@ -259,19 +283,25 @@ def test_what_is_in_both_parts_is_what_is_derived(opens_at):
 
 
 def test_opening_by_hand():
-    """Two encounters: gamma a_s = 1/3, gamma a_m = 1/6; a gap leaves (1 - 1/48)^40, and (1 - 1/1920)^40 of the sinks."""
+    """Two encounters: gamma a_s = 1/3, gamma a_m = 1/6; a gap leaves (1 - 1/48)^40, and (1 -
+    1/1920)^40 of the sinks.
+    """
     of_shared, of_sinks = (1 - 1 / 48) ** 40, (1 - 1 / 1920) ** 40
     first, second = opening.expected(2, 2)
     np.testing.assert_allclose(first, [[1 / 3, 0], [of_shared / 3, 0]])
     left = 1 - of_shared / 3
     np.testing.assert_allclose(second[0], [of_shared / 3 + left / 3, left / 6])
     np.testing.assert_allclose(second[1], second[0] * [of_shared, of_sinks])
-    np.testing.assert_allclose(opening.expected(1, 1)[0], [[1 / 3, 1 / 6], [of_shared / 3, (1 - 1 / 192) ** 40 / 6]])
+    np.testing.assert_allclose(
+        opening.expected(1, 1)[0], [[1 / 3, 1 / 6], [of_shared / 3, (1 - 1 / 192) ** 40 / 6]]
+    )
 
 
 def test_the_shared_part_tends_to_its_limit():
     for opens_at in opening.OPENS_AT:
-        assert opening.expected(opens_at, 30_000)[-1, 1, 0] == pytest.approx(opening.limit(opens_at))
+        assert opening.expected(opens_at, 30_000)[-1, 1, 0] == pytest.approx(
+            opening.limit(opens_at)
+        )
     assert opening.limit(1) == opening.limit(1, 0.5) == pytest.approx(opening.limit(2, 1.0))
     assert opening.limit(2, 1e-6) < 1e-6 < 0.1 < opening.limit(1)
 
@@ -302,7 +332,11 @@ def test_what_holds_and_what_does_not(theorem):
 
 def test_a_theorem_is_written_whole(tmp_path):
     done = test_commands.run(
-        "labs.linear_network", "--theorem=disentangled", f"--out={tmp_path}/new/out", "--seeds=3,5", "--json"
+        "labs.linear_network",
+        "--theorem=disentangled",
+        f"--out={tmp_path}/new/out",
+        "--seeds=3,5",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "new" / "out"
@@ -313,10 +347,19 @@ def test_a_theorem_is_written_whole(tmp_path):
     assert list(content) == ["theorem", "preset", "seeds", "runs", "claims"]
     assert content["theorem"] == "disentangled" and content["seeds"] == [3, 5]
     run = next(run for run in content["runs"] if run["variant"] == "novelty=1")
-    assert run["metrics"]["share"] == pytest.approx(0.5) and run["curves"]["to W_dis"]["step"][0] == 0
-    assert all({"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim) for claim in content["claims"])
+    assert (
+        run["metrics"]["share"] == pytest.approx(0.5) and run["curves"]["to W_dis"]["step"][0] == 0
+    )
+    assert all(
+        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
+        for claim in content["claims"]
+    )
     page = (out / "index.html").read_text()
-    assert "data:image/png;base64," in page and "--theorem=disentangled" in page and "--seeds=3,5" in page
+    assert (
+        "data:image/png;base64," in page
+        and "--theorem=disentangled" in page
+        and "--seeds=3,5" in page
+    )
     assert (out / "theorem_disentangled.png").read_bytes().startswith(b"\x89PNG")
     assert "holds" in done.stderr
 
@@ -328,12 +371,16 @@ def test_all_theorems_share_one_page(tmp_path):
     pictures = {f"theorem_{name}.png" for name in command.THEOREMS}
     assert {path.name for path in tmp_path.iterdir()} == pictures | {"index.html", "results.json"}
     failed = {(*claim["id"].split(": "),) for claim in content["claims"] if not claim["holds"]}
-    assert failed == {(theorem, name) for theorem, names in FAIL_AS_STATED.items() for name in names}
+    assert failed == {
+        (theorem, name) for theorem, names in FAIL_AS_STATED.items() for name in names
+    }
     assert (tmp_path / "index.html").read_text().count("data:image/png") == len(command.THEOREMS)
     json.dumps(content, allow_nan=False)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")])
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")]
+)
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
     (tmp_path / "file").write_text("mine")
     done = test_commands.run("labs.linear_network", *arguments, f"--out={tmp_path}/file")

@@ -1,4 +1,6 @@
-"""The capacity of sinks: documents held by number of sinks, active fraction and similarity; predicted and measured."""
+"""The capacity of sinks: documents held by number of sinks, active fraction and similarity;
+predicted and measured.
+"""
 
 from typing import NamedTuple
 
@@ -12,15 +14,19 @@ from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, record, 
 
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
 ALIKE = (0.0, 0.3, 0.6)
-SHARE = 0.15  # tolerance of capacities, as a share of the prediction, like that of the laws' exponents
+# tolerance of capacities, as a share of the prediction, like that of the laws' exponents
+SHARE = 0.15
 TOLERATED = 0.05  # share of documents that may be recalled wrongly
 FEWEST_ACTIVE = 30  # with at least this many active sinks, a code's length hardly varies
-ONCE, COUNTS = 16, (2, 4, 16)  # documents read once per document to recall; number of encounters of the latter
+# documents read once per document to recall; number of encounters of the latter
+ONCE, COUNTS = 16, (2, 4, 16)
 MOST_WITH_ONCE = 128  # limit on sinks, as there are so many more documents
 
 
 class Recall(NamedTuple):
-    """Of a pool of sinks: error by number of documents (groups, X), capacity (groups,), and both as predicted."""
+    """Of a pool of sinks: error by number of documents (groups, X), capacity (groups,), and both as
+    predicted.
+    """
 
     case: Case
     sizes: np.ndarray
@@ -40,9 +46,13 @@ class Recall(NamedTuple):
         return self.case.tied and self.case.sinks * self.case.active >= FEWEST_ACTIVE
 
 
-def recall(settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0) -> list[Recall]:
+def recall(
+    settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0
+) -> list[Recall]:
     """Every case, with so many documents read once for each document to recall."""
-    errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, once).mean(1)
+    errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, once).mean(
+        1
+    )
     every = []
     for case, errors_GX in zip(cases, np.moveaxis(errors_GCX, 1, 0), strict=True):
         crowding = sinks.crowding(case, once)
@@ -65,71 +75,146 @@ def study(settings: Settings) -> Study:
     cases += [Case(widest, p, s, False) for s in (0.0, 0.3) for p in (0.1, 0.3)]
     cases += [Case(round(0.3 * widest), 1.0, 0.0)]
     found = {one.case: one for one in recall(settings, cases, sizes)}
-    # The prediction assumes interference of many: at least one document per output, at most the number tried.
-    valid = [one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found]
+    # The prediction assumes interference of many: at least one document per output, at most the
+    # number tried.
+    valid = [
+        one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found
+    ]
     crowded = _with_once(settings, sizes)
     runs = []
     for name, one in crowded.items():
         runs += record(name, seeds, {}, {"error": ("documents", one.sizes, one.errors)})
     for case, one in found.items():
-        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + ("" if case.tied else ", untied")
-        metrics = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)} if one in valid else {}
+        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + (
+            "" if case.tied else ", untied"
+        )
+        metrics = (
+            {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
+            if one in valid
+            else {}
+        )
         runs += record(name, seeds, metrics, {"error": ("documents", sizes, one.errors)})
     return Study(
-        "sinks", "How many documents sinks can hold", _answer(settings, found),
-        f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the document's id; "
-        f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled wrongly. Dashed: predicted from "
-        "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited takes L items. How alike "
-        f"activations are in a trained model is not measured here, and shared neurons are left out. Last: {ONCE} documents "
+        "sinks",
+        "How many documents sinks can hold",
+        _answer(settings, found),
+        f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the "
+        "document's id; "
+        f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled "
+        "wrongly. Dashed: predicted from "
+        "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited "
+        "takes L items. How alike "
+        "activations are in a trained model is not measured here, and shared neurons are left "
+        f"out. Last: {ONCE} documents "
         "read once are added for each to be recalled.",
-        runs, _claims(settings, found, valid) + _claims_with_once(crowded), _panels(settings, found, valid, crowded),
-        [report.heading(f"Documents held by {widest} sinks: measured (predicted)"), _table(widest, found)],
-    )  # fmt: skip
+        runs,
+        _claims(settings, found, valid) + _claims_with_once(crowded),
+        _panels(settings, found, valid, crowded),
+        [
+            report.heading(f"Documents held by {widest} sinks: measured (predicted)"),
+            _table(widest, found),
+        ],
+    )
 
 
 def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
     widest = max(settings.d)
     per_sink = found[Case(widest, 0.3, 0.0)].predicted / widest
     return (
-        f"About {per_sink:.1f} documents a sink with {settings.m} outputs, whatever the active fraction p, as long as "
-        f"documents' activations are unrelated and {FEWEST_ACTIVE} sinks are active: a mask takes as much from the signal "
-        "as from the interference. What masks buy is independence of likeness: without them, documents with activations "
-        "alike to the degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff stays near M while p < 1/(s "
-        "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at least the items to be "
-        f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s sqrt(M)). Masks must be "
-        "tied to the document: drawn anew at every access they lower the capacity by p^2. Documents that are read once take "
-        "room too, each as much as 1/k^2 of one that has come k times; with sinks that open at the second encounter, none."
+        f"About {per_sink:.1f} documents a sink with {settings.m} outputs, whatever the active "
+        "fraction p, as long as "
+        f"documents' activations are unrelated and {FEWEST_ACTIVE} sinks are active: a mask "
+        "takes as much from the signal "
+        "as from the interference. What masks buy is independence of likeness: without them, "
+        "documents with activations "
+        "alike to the degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff "
+        "stays near M while p < 1/(s "
+        "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at "
+        "least the items to be "
+        f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s "
+        "sqrt(M)). Masks must be "
+        "tied to the document: drawn anew at every access they lower the capacity by p^2. "
+        "Documents that are read once take "
+        "room too, each as much as 1/k^2 of one that has come k times; with sinks that open at "
+        "the second encounter, none."
     )
 
 
 def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) -> list:
     widest, smooth = max(settings.d), [one for one in valid if one.smooth]
-    predicted, held = (np.array([getattr(one, name) for one in smooth]) for name in ("predicted", "held"))
+    predicted, held = (
+        np.array([getattr(one, name) for one in smooth]) for name in ("predicted", "held")
+    )
     slopes = [np.polyfit(np.log(predicted), np.log(row), 1)[0] for row in held.T]
     inside = _inside(settings, found)
     near_one = {"at_least": 1 - SHARE, "at_most": 1 + SHARE}
     rows = [
-        claim("capacity", f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} or more "
-              "active", "1 from Theorem 1 with d_eff", (held / predicted[:, None]).mean(0), **near_one),
-        claim("capacity_slope", "exponent of the measured capacity in the predicted one, over these cases", "1", slopes,
-              **near_one),
-        claim("theorem_1", f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff", "1", inside.mean(0),
-              at_least=1),
-    ]  # fmt: skip
+        claim(
+            "capacity",
+            f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
+            "or more "
+            "active",
+            "1 from Theorem 1 with d_eff",
+            (held / predicted[:, None]).mean(0),
+            **near_one,
+        ),
+        claim(
+            "capacity_slope",
+            "exponent of the measured capacity in the predicted one, over these cases",
+            "1",
+            slopes,
+            **near_one,
+        ),
+        claim(
+            "theorem_1",
+            f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff",
+            "1",
+            inside.mean(0),
+            at_least=1,
+        ),
+    ]
     for name, statement, paper, one, other, least in (
-        ("no_cost", "with masks p = 0.3 over none, unrelated activations (s = 0)", "no loss",
-         Case(widest, 0.3, 0.0), Case(widest, 1.0, 0.0), 0.85),
-        ("alike", "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)", "gain",
-         Case(widest, 0.1, 0.3), Case(widest, 0.3, 0.3), 1.5),
-        ("tied", "with tied masks over fresh ones, p = 0.3, s = 0", "gain",
-         Case(widest, 0.3, 0.0), Case(widest, 0.3, 0.0, False), 4),
-        ("width", "of M sinks at p = 0.3 over 0.3 M neurons without masks", "gain",
-         Case(widest, 0.3, 0.0), Case(round(0.3 * widest), 1.0, 0.0), 2),
-    ):  # fmt: skip
+        (
+            "no_cost",
+            "with masks p = 0.3 over none, unrelated activations (s = 0)",
+            "no loss",
+            Case(widest, 0.3, 0.0),
+            Case(widest, 1.0, 0.0),
+            0.85,
+        ),
+        (
+            "alike",
+            "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)",
+            "gain",
+            Case(widest, 0.1, 0.3),
+            Case(widest, 0.3, 0.3),
+            1.5,
+        ),
+        (
+            "tied",
+            "with tied masks over fresh ones, p = 0.3, s = 0",
+            "gain",
+            Case(widest, 0.3, 0.0),
+            Case(widest, 0.3, 0.0, False),
+            4,
+        ),
+        (
+            "width",
+            "of M sinks at p = 0.3 over 0.3 M neurons without masks",
+            "gain",
+            Case(widest, 0.3, 0.0),
+            Case(round(0.3 * widest), 1.0, 0.0),
+            2,
+        ),
+    ):
         one, other = found[one], found[other]
         if one.found and other.found:
             expected = f"{paper}, {one.predicted / other.predicted:.2g} predicted"
-            rows.append(claim(name, f"capacity {statement}", expected, one.held / other.held, at_least=least))
+            rows.append(
+                claim(
+                    name, f"capacity {statement}", expected, one.held / other.held, at_least=least
+                )
+            )
     return rows
 
 
@@ -149,21 +234,43 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
         return []
     ratios = np.mean([one.held / one.predicted for one in every], 0)
     return [
-        claim("once", f"capacity over the predicted one, {ONCE} documents read once for each, mean of {len(every)} "
-              "cases", "1 from n (1 + U / k^2)", ratios, at_least=1 - SHARE, at_most=1 + SHARE),
-        claim("opening", f"capacity of sinks that open at the second encounter over always open, came {COUNTS[0]} times",
-              f"gain, {opened.predicted / always.predicted:.2g} predicted", opened.held / always.held, at_least=3),
-    ]  # fmt: skip
+        claim(
+            "once",
+            f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
+            f"{len(every)} "
+            "cases",
+            "1 from n (1 + U / k^2)",
+            ratios,
+            at_least=1 - SHARE,
+            at_most=1 + SHARE,
+        ),
+        claim(
+            "opening",
+            "capacity of sinks that open at the second encounter over always open, came "
+            f"{COUNTS[0]} times",
+            f"gain, {opened.predicted / always.predicted:.2g} predicted",
+            opened.held / always.held,
+            at_least=3,
+        ),
+    ]
 
 
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     """Lower and upper bound of Theorem 1 for documents stored alike, with d_eff for d."""
-    q_N, y_N, law = np.ones(documents), model.outputs(documents, outputs), model.Law(np.full(documents, 1 / documents))
-    return tuple(bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound))
+    q_N, y_N, law = (
+        np.ones(documents),
+        model.outputs(documents, outputs),
+        model.Law(np.full(documents, 1 / documents)),
+    )
+    return tuple(
+        bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound)
+    )
 
 
 def _inside(settings: Settings, found: dict[Case, Recall]) -> np.ndarray:
-    """Whether each measured error is within the bounds, where Theorem 1 applies -> bool (points, groups)."""
+    """Whether each measured error is within the bounds, where Theorem 1 applies -> bool (points,
+    groups).
+    """
     rows = []
     for case, one in found.items():
         d_eff = sinks.effective_dimension(case)
@@ -180,7 +287,9 @@ def _table(widest: int, found: dict[Case, Recall]) -> str:
         return f"{f'{one.held.mean():.0f}' if one.found else '–'} ({one.predicted:.0f})"
 
     rows = [[f"s = {s:g}", *(cell(found[Case(widest, p, s)]) for p in ACTIVE)] for s in ALIKE]
-    return report.table(["activations alike", *map(_active, ACTIVE)], rows, ["", *["number"] * len(ACTIVE)])
+    return report.table(
+        ["activations alike", *map(_active, ACTIVE)], rows, ["", *["number"] * len(ACTIVE)]
+    )
 
 
 def _active(p: float) -> str:
@@ -193,8 +302,20 @@ def _panels(
     widest, outputs = max(settings.d), settings.m
 
     def by_size(title: str, several: dict[str, Recall]) -> Panel:
-        shown = {name: (one.sizes / one.case.sinks, one.errors, one.line) for name, one in several.items()}
-        return lines(title, "documents per sink", "error", shown, log="x", level=TOLERATED, legend=2, ylim=(0, 1))
+        shown = {
+            name: (one.sizes / one.case.sinks, one.errors, one.line)
+            for name, one in several.items()
+        }
+        return lines(
+            title,
+            "documents per sink",
+            "error",
+            shown,
+            log="x",
+            level=TOLERATED,
+            legend=2,
+            ylim=(0, 1),
+        )
 
     panels = []
     for s in ALIKE[:2]:
@@ -202,19 +323,27 @@ def _panels(
         several["0.3 active, fresh masks"] = found[Case(widest, 0.3, s, False)]
         panels.append(by_size(f"{widest} sinks, similarity of activations {s:g}", several))
     places = np.geomspace(3e-3, 3, 60)  # documents per output over effective width
-    bounds = [_bounds(widest, max(round(value * outputs * widest), outputs), outputs) for value in places]
+    bounds = [
+        _bounds(widest, max(round(value * outputs * widest), outputs), outputs) for value in places
+    ]
     line = sinks.predicted_error(Case(widest, 1.0, 0.0), places * outputs * widest, outputs)
-    one_curve = {"predicted": (places, None, line), f"Theorem 1, {widest} sinks": (places, None, *np.transpose(bounds))}
+    one_curve = {
+        "predicted": (places, None, line),
+        f"Theorem 1, {widest} sinks": (places, None, *np.transpose(bounds)),
+    }
     for p in ACTIVE[1:]:
         smooth = [one for one in valid if one.smooth and one.case.active == p]
         widths = [one.sizes / (outputs * sinks.effective_dimension(one.case)) for one in smooth]
         one_curve[_active(p)] = np.ravel(widths), np.ravel([one.errors.mean(0) for one in smooth])
     title, x = "All cases on one curve", "documents per output over effective width"
     panels.append(lines(title, x, "error", one_curve, ".", log="x", ylim=(0, 1)))
-    groups = {_active(p): [one for one in valid if one.case.tied and one.case.active == p] for p in ACTIVE}
+    groups = {
+        _active(p): [one for one in valid if one.case.tied and one.case.active == p] for p in ACTIVE
+    }
     groups["fresh masks"] = [one for one in valid if not one.case.tied]
     points = {
-        name: ([one.predicted for one in ones], [one.held.mean() for one in ones]) for name, ones in groups.items()
+        name: ([one.predicted for one in ones], [one.held.mean() for one in ones])
+        for name, ones in groups.items()
     }
     title = f"Documents held at {TOLERATED:.0%} errors"
     panels.append(scatter(title, "predicted", "measured", points, "equal", log="xy"))

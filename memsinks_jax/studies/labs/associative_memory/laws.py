@@ -1,4 +1,6 @@
-"""The paper's theorems: exponents of the scaling laws, bounds, and the fits that compare them with measurements."""
+"""The paper's theorems: exponents of the scaling laws, bounds, and the fits that compare them with
+measurements.
+"""
 
 import numpy as np
 import scipy.special
@@ -7,12 +9,16 @@ from memsinks_jax.studies.labs.associative_memory import model
 
 
 def slope(x_X, values_GX: np.ndarray) -> list[float]:
-    """Exponent of a power law fitted to every row by least squares in log-log -> one per group of runs."""
+    """Exponent of a power law fitted to every row by least squares in log-log -> one per group of
+    runs.
+    """
     return [float(np.polyfit(np.log(x_X), np.log(row), 1)[0]) for row in values_GX]
 
 
 def through_middle(x_X, values_GX: np.ndarray, exponent: float | None) -> list[np.ndarray]:
-    """The power law with this exponent through the middle of the means (X,), as a list of one; of none without exponent."""
+    """The power law with this exponent through the middle of the means (X,), as a list of one; of
+    none without exponent.
+    """
     x_X, middle = np.array(x_X, float), len(x_X) // 2
     return [] if exponent is None else [values_GX.mean(0)[middle] * (x_X / x_X[middle]) ** exponent]
 
@@ -44,14 +50,19 @@ def constant(alpha: float) -> float:
 
 
 def never_stored(stored: float, alpha: float, m: int):
-    """Error of inputs beyond the first P, guessed among M outputs: (1 - 1/M) C P^(1-alpha) / (alpha - 1)."""
+    """Error of inputs beyond the first P, guessed among M outputs: (1 - 1/M) C P^(1-alpha) / (alpha
+    - 1).
+    """
     return (1 - 1 / m) * constant(alpha) * np.asarray(stored, float) ** (1 - alpha) / (alpha - 1)
 
 
 def never_seen(samples, alpha: float, m: int):
-    """Error of inputs not among T samples: (1 - 1/M) sum_x p(x) (1 - p(x))^T for large T, the law (6) with its constant:
-    (1 - 1/M) Gamma(1 - 1/alpha) C^(1/alpha) / alpha T^(-1+1/alpha)."""
-    factor = (1 - 1 / m) * scipy.special.gamma(1 - 1 / alpha) * constant(alpha) ** (1 / alpha) / alpha
+    """Error of inputs not among T samples: (1 - 1/M) sum_x p(x) (1 - p(x))^T for large T, the law
+    (6) with its constant: (1 - 1/M) Gamma(1 - 1/alpha) C^(1/alpha) / alpha T^(-1+1/alpha).
+    """
+    factor = (
+        (1 - 1 / m) * scipy.special.gamma(1 - 1 / alpha) * constant(alpha) ** (1 / alpha) / alpha
+    )
     return factor * np.asarray(samples, float) ** (-1 + 1 / alpha)
 
 
@@ -65,12 +76,13 @@ def never_seen_exactly(samples, law: model.Law, m: int):
 def upper_bound(d: float, q_N: np.ndarray, law: model.Law, y_N: np.ndarray, m: int) -> float:
     """(7) of Theorem 1, for weights q >= 0. Needs M >= 4 and d > 8 log M.
 
-    The set in (7) grows with c_gamma = log M + gamma log d. It changes only where an input x enters it, at the positive
-    root c of d q(x)^2 = 16 c (Q + 8 c |q|^2 / d); in between, the first term falls. So the infimum over gamma is the
-    smallest value just below one of these roots.
+    The set in (7) grows with c_gamma = log M + gamma log d. It changes only where an input x enters
+    it, at the positive root c of d q(x)^2 = 16 c (Q + 8 c |q|^2 / d); in between, the first term
+    falls. So the infimum over gamma is the smallest value just below one of these roots.
 
-    The paper prints q: [N] -> R, but a negative q(x) stores the opposite: with q = -1 for all x, recall is always wrong
-    for large d, while (7) tends to 0. The bound holds for nonnegative weights, such as those of (3) and (4).
+    The paper prints q: [N] -> R, but a negative q(x) stores the opposite: with q = -1 for all x,
+    recall is always wrong for large d, while (7) tends to 0. The bound holds for nonnegative
+    weights, such as those of (3) and (4).
     """
     q_N, p_N = np.asarray(q_N, np.float64), np.asarray(law.p_N, np.float64)
     square, largest = (q_N**2).sum(), _largest_class(q_N, y_N, m)
@@ -100,7 +112,9 @@ def _largest_class(q_N: np.ndarray, y_N: np.ndarray, m: int) -> float:
 
 
 def minimax(d: float, alpha: float, largest_output: float) -> float:
-    """c_alpha (d + 1)^(1 - alpha) of Theorem 2, a lower bound for every scheme. largest_output: p_* = max_y p(y)."""
+    """c_alpha (d + 1)^(1 - alpha) of Theorem 2, a lower bound for every scheme. largest_output: p_*
+    = max_y p(y).
+    """
     factor = constant(alpha) * largest_output ** (alpha - 1) / (20 * (alpha + 1) * 3 ** (alpha - 1))
     return factor * (d + 1) ** (1 - alpha)
 
@@ -113,20 +127,29 @@ def quasi_orthogonality(count: int, d: int) -> float:
 def coarse(
     law: model.Law, q_N: np.ndarray, y_N: np.ndarray, m: int, tested: int
 ) -> tuple[model.Law, np.ndarray, np.ndarray]:
-    """The same memory, with recall tested on `tested` of its inputs only -> (law, q, y), of `tested` + M rows.
+    """The same memory, with recall tested on `tested` of its inputs only -> (law, q, y), of
+    `tested` + M rows.
 
-    Everything stored still interferes. The untested inputs add sum q(x) e_x per class to W, which is distributed as one
-    embedding with the weight sqrt(sum q(x)^2). It becomes one row per class, which is never asked for. The tested inputs
-    are evenly spaced in log x, and each stands for the mass around it; the probability of recall is smooth in x.
+    Everything stored still interferes. The untested inputs add sum q(x) e_x per class to W, which
+    is distributed as one embedding with the weight sqrt(sum q(x)^2). It becomes one row per class,
+    which is never asked for. The tested inputs are evenly spaced in log x, and each stands for the
+    mass around it; the probability of recall is smooth in x.
     """
     n = len(q_N)
-    # As many distinct inputs as requested, evenly spaced in log x unless this is finer than one input.
+    # As many distinct inputs as requested, evenly spaced in log x unless this is finer than one
+    # input.
     start = next(k for k in range(tested) if (n / (k + 1)) ** (1 / (tested - k)) * (k + 1) >= k + 2)
-    tried = np.concatenate([np.arange(start), np.round(np.geomspace(start + 1, n, tested - start)).astype(int) - 1])
+    tried = np.concatenate(
+        [np.arange(start), np.round(np.geomspace(start + 1, n, tested - start)).astype(int) - 1]
+    )
     edges = np.searchsorted(tried, np.arange(n), side="left").clip(max=len(tried) - 1)
     mass = np.bincount(edges, weights=law.p_N, minlength=len(tried))
     others = np.ones(n, bool)
     others[tried] = False
     lump = np.sqrt(np.bincount(y_N[others], weights=q_N[others] ** 2, minlength=m))
     coarse_law = model.Law(np.concatenate([mass, np.zeros(m)]), law.beyond)
-    return coarse_law, np.concatenate([q_N[tried], lump]), np.concatenate([y_N[tried], np.arange(m)])
+    return (
+        coarse_law,
+        np.concatenate([q_N[tried], lump]),
+        np.concatenate([y_N[tried], np.arange(m)]),
+    )

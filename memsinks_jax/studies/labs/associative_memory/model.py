@@ -1,13 +1,15 @@
 """The linear associative memory (section 2) and its weighting schemes (section 3.2).
 
-A matrix W = sum_x q(x) u_{f(x)} e_x^T (4) stores the output f(x) in [M] of each input x in [N], and recalls it as
-argmax_y u_y^T W e_x (2). Inputs follow a Zipf law p(x) ~ x^-alpha (1), f(x) = x mod M, the e_x are N(0, I_d) and the u_y
-uniform on the unit sphere. The error (5) is the probability under p that recall is wrong, summed over all x.
+A matrix W = sum_x q(x) u_{f(x)} e_x^T (4) stores the output f(x) in [M] of each input x in [N], and
+recalls it as argmax_y u_y^T W e_x (2). Inputs follow a Zipf law p(x) ~ x^-alpha (1), f(x) = x mod
+M, the e_x are N(0, I_d) and the u_y uniform on the unit sphere. The error (5) is the probability
+under p that recall is wrong, summed over all x.
 
-W itself is never built. Recall depends only on inner products of embeddings, so the scores of all inputs are
-(U U^T) (sum_x q(x) 1[f(x)=y] e_x) E^T: three matrix products, the largest of M x d x N.
+W itself is never built. Recall depends only on inner products of embeddings, so the scores of all
+inputs are (U U^T) (sum_x q(x) 1[f(x)=y] e_x) E^T: three matrix products, the largest of M x d x N.
 
-Axes: N inputs, M outputs, S schemes, D values of d, T numbers of samples, R coordinates of an embedding.
+Axes: N inputs, M outputs, S schemes, D values of d, T numbers of samples, R coordinates of an
+embedding.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,8 @@ import scipy.special
 
 
 class Law(NamedTuple):
-    """A distribution over inputs, most frequent first: `p_N` of the simulated ones, `beyond` of all others together.
+    """A distribution over inputs, most frequent first: `p_N` of the simulated ones, `beyond` of all
+    others together.
 
     Inputs beyond the N simulated are never stored, so their recall is a guess among M outputs.
     """
@@ -30,7 +33,9 @@ class Law(NamedTuple):
 
 
 def zipf(n: int, alpha: float, infinite: bool = False) -> Law:
-    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all positive integers (alpha > 1)."""
+    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all positive integers
+    (alpha > 1).
+    """
     weights_N = np.arange(1, n + 1) ** -float(alpha)
     if not infinite:
         return Law(weights_N / weights_N.sum())
@@ -44,18 +49,21 @@ def outputs(n: int, m: int) -> np.ndarray:
 
 
 def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Lengths of normal vectors: the root of a chi-square with `freedom` >= 1 degrees of freedom -> its shape.
+    """Lengths of normal vectors: the root of a chi-square with `freedom` >= 1 degrees of freedom ->
+    its shape.
 
-    Marsaglia and Tsang's rejection (2000): with a = freedom / 2 and t = x / sqrt(9a - 3), x ~ N(0, 1), the proposal
-    2 (a - 1/3) (1 + t)^3 is accepted at least 19 times of 20. Draws eight proposals at once and takes the first accepted
-    one; all eight fail once in 10^10 draws. `jax.random.chisquare` takes seconds to compile.
+    Marsaglia and Tsang's rejection (2000): with a = freedom / 2 and t = x / sqrt(9a - 3), x ~ N(0,
+    1), the proposal 2 (a - 1/3) (1 + t)^3 is accepted at least 19 times of 20. Draws eight
+    proposals at once and takes the first accepted one; all eight fail once in 10^10 draws.
+    `jax.random.chisquare` takes seconds to compile.
     """
     of_proposals, of_acceptance, of_one = jax.random.split(key, 3)
     shape = (8, *freedom.shape)
     a = jnp.maximum(freedom, 2.0) / 2 - 1 / 3
     x = jax.random.normal(of_proposals, shape)
     t = x / jnp.sqrt(9 * a)
-    # The logarithm of the density, without cancellation of large terms at millions of degrees of freedom.
+    # The logarithm of the density, without cancellation of large terms at millions of degrees of
+    # freedom.
     excess = x**2 / 2 + a * (3 * (jnp.log1p(jnp.maximum(t, -0.999999)) - t) - 3 * t**2 - t**3)
     accepted = (t > -1) & (jnp.log(jax.random.uniform(of_acceptance, shape, minval=1e-30)) < excess)
     first = jnp.take_along_axis(t, accepted.argmax(0)[None], axis=0)[0]
@@ -64,12 +72,14 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
 
 
 def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> jax.Array:
-    """`count` independent vectors e_x ~ N(0, I_d), in a basis in which they are triangular -> (count, width).
+    """`count` independent vectors e_x ~ N(0, I_d), in a basis in which they are triangular ->
+    (count, width).
 
-    Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the plane of the first two,
-    and so on. Coordinate j of e_j is then the root of a chi-square with d - j + 1 degrees of freedom, those before it are
-    N(0, 1), those after it zero. All inner products have exactly the same distribution as of plain draws. The cost does
-    not depend on d, which may be a traced value of any size. width: coordinates kept, at least min(count, d).
+    Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the
+    plane of the first two, and so on. Coordinate j of e_j is then the root of a chi-square with d -
+    j + 1 degrees of freedom, those before it are N(0, 1), those after it zero. All inner products
+    have exactly the same distribution as of plain draws. The cost does not depend on d, which may
+    be a traced value of any size. width: coordinates kept, at least min(count, d).
     """
     of_normal, of_diagonal = jax.random.split(key)
     row, column = jnp.arange(count)[:, None], jnp.arange(width)
@@ -79,8 +89,12 @@ def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> 
     return jnp.where(column < d, e_NR, 0.0)
 
 
-def draw(key: jax.Array, n: int, m: int, d: float | jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
-    """Embeddings e (N, R) and the inner products u_y^T u_z (M, M) of unembeddings on the unit sphere of R^d."""
+def draw(
+    key: jax.Array, n: int, m: int, d: float | jax.Array, width: int
+) -> tuple[jax.Array, jax.Array]:
+    """Embeddings e (N, R) and the inner products u_y^T u_z (M, M) of unembeddings on the unit
+    sphere of R^d.
+    """
     of_inputs, of_outputs = jax.random.split(key)
     u_MR = embeddings(of_outputs, m, d, m)
     u_MR = u_MR / jnp.linalg.norm(u_MR, axis=1, keepdims=True)
@@ -92,7 +106,9 @@ def scores(e_NR: jax.Array, gram_MM: jax.Array, q_SN: jax.Array, y_N: jax.Array)
     m, schemes, width = len(gram_MM), len(q_SN), e_NR.shape[1]
     of_class_MN = y_N == jnp.arange(m)[:, None]
     # Two-axis matrices: XLA's CPU backend multiplies batches of small ones much more slowly.
-    sums_SMR = (jnp.where(of_class_MN, q_SN[:, None], 0.0).reshape(schemes * m, -1) @ e_NR).reshape(schemes, m, width)
+    sums_SMR = (jnp.where(of_class_MN, q_SN[:, None], 0.0).reshape(schemes * m, -1) @ e_NR).reshape(
+        schemes, m, width
+    )
     mixed_SMR = jnp.einsum("yz,szr->syr", gram_MM, sums_SMR)
     return (mixed_SMR.reshape(schemes * m, width) @ e_NR.T).reshape(schemes, m, -1)
 
@@ -114,17 +130,23 @@ def power(p_xN: jax.Array | np.ndarray, rho: float) -> jax.Array:
 
 
 def ranks(key: jax.Array, counts_N: jax.Array) -> jax.Array:
-    """Rank of every input by count, 0 for the most frequent (12) -> int (N,). Breaks ties at random."""
+    """Rank of every input by count, 0 for the most frequent (12) -> int (N,). Breaks ties at
+    random.
+    """
     blurred_N = counts_N + jax.random.uniform(key, counts_N.shape)
     return jnp.argsort(jnp.argsort(-blurred_N))
 
 
 def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
-    """Draws `count` inputs from the law, numbered from 0 -> int32 (count,). N stands for any input beyond the simulated.
+    """Draws `count` inputs from the law, numbered from 0 -> int32 (count,). N stands for any input
+    beyond the simulated.
 
-    Compares uniform 32-bit integers with integer thresholds: in float32, rare inputs would share a handful of values.
+    Compares uniform 32-bit integers with integer thresholds: in float32, rare inputs would share a
+    handful of values.
     """
-    edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(np.uint32)
+    edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(
+        np.uint32
+    )
     if not law.beyond:
         edges_N[-1] = 2**32 - 1
     bits_T = jax.random.bits(key, (count,), jnp.uint32)
@@ -132,7 +154,9 @@ def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
 
 
 def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
-    """Count of each input in the first t samples of one stream, for every t of `times_T` -> float32 (T, N)."""
+    """Count of each input in the first t samples of one stream, for every t of `times_T` -> float32
+    (T, N).
+    """
     n, ends = len(law.p_N), np.asarray(times_T)
     drawn = samples(key, law, int(ends[-1]))
     segment = np.searchsorted(ends, np.arange(ends[-1]), side="right")
@@ -140,24 +164,31 @@ def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
     return jnp.cumsum(new_TN, axis=0)
 
 
-def over_runs(one_run: Callable, seeds: list[int], draws: int, together: bool = False) -> np.ndarray:
-    """`one_run(key)` for `draws` keys of every seed -> float64 (seeds, draws, ...), or a tree of such arrays.
+def over_runs(
+    one_run: Callable, seeds: list[int], draws: int, together: bool = False
+) -> np.ndarray:
+    """`one_run(key)` for `draws` keys of every seed -> float64 (seeds, draws, ...), or a tree of
+    such arrays.
 
-    `together`: all runs in lockstep, for runs of many small steps. Otherwise one by one, for runs of large matrices.
+    `together`: all runs in lockstep, for runs of many small steps. Otherwise one by one, for runs
+    of large matrices.
     """
     keys = jax.vmap(lambda key: jax.random.split(key, draws))(
         jnp.stack([jax.random.key(seed) for seed in seeds])
     ).ravel()
     over_keys = jax.vmap(one_run) if together else lambda keys: jax.lax.map(one_run, keys)
     results = jax.jit(over_keys)(keys)
-    return jax.tree.map(lambda x: np.asarray(x, np.float64).reshape(len(seeds), draws, *x.shape[1:]), results)
+    return jax.tree.map(
+        lambda x: np.asarray(x, np.float64).reshape(len(seeds), draws, *x.shape[1:]), results
+    )
 
 
 def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.ndarray:
-    """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds, draws, D, S).
+    """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds,
+    draws, D, S).
 
-    The weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may have a first axis D, as
-    `q_DSN` has. If it is 1 or absent, all d share one value.
+    The weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may
+    have a first axis D, as `q_DSN` has. If it is 1 or absent, all d share one value.
     """
     n, count = np.shape(q_DSN)[-1], len(ds)
     width = min(n, int(max(ds)))
@@ -165,7 +196,10 @@ def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.nda
         jnp.asarray(ds, jnp.float32),
         jnp.broadcast_to(jnp.asarray(q_DSN, jnp.float32), (count, *np.shape(q_DSN)[1:])),
         jnp.broadcast_to(jnp.asarray(y_N), (count, n)),
-        Law(jnp.broadcast_to(jnp.asarray(law.p_N, jnp.float32), (count, n)), jnp.broadcast_to(law.beyond, count)),
+        Law(
+            jnp.broadcast_to(jnp.asarray(law.p_N, jnp.float32), (count, n)),
+            jnp.broadcast_to(law.beyond, count),
+        ),
     )
 
     def one_run(key):
@@ -178,9 +212,19 @@ def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.nda
     return over_runs(one_run, seeds, draws)
 
 
-def finite_data(seeds, draws: int, law: Law, m: int, ds: tuple[int, ...], times: tuple[int, ...], rho, stored_D=None):
-    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, learned from the first T samples of a
-    stream -> float64 (seeds, draws, D, T)."""
+def finite_data(
+    seeds,
+    draws: int,
+    law: Law,
+    m: int,
+    ds: tuple[int, ...],
+    times: tuple[int, ...],
+    rho,
+    stored_D=None,
+):
+    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, learned from the
+    first T samples of a stream -> float64 (seeds, draws, D, T).
+    """
     n, width = len(law.p_N), min(len(law.p_N), int(max(ds)))
     y_N = outputs(n, m)
     stored_D = np.full(len(ds), n) if stored_D is None else np.asarray(stored_D)
@@ -195,6 +239,8 @@ def finite_data(seeds, draws: int, law: Law, m: int, ds: tuple[int, ...], times:
             weights_TN = jnp.where(ranks_TN < stored, q_TN, 0.0)
             return error(scores(*draw(of_memory, n, m, d, width), weights_TN, y_N), y_N, law)
 
-        return jax.lax.map(lambda pair: at(*pair), (jnp.asarray(ds, jnp.float32), jnp.asarray(stored_D)))
+        return jax.lax.map(
+            lambda pair: at(*pair), (jnp.asarray(ds, jnp.float32), jnp.asarray(stored_D))
+        )
 
     return over_runs(one_run, seeds, draws)

@@ -1,12 +1,14 @@
 """Optimization-based memorization (section 4): what gradient descent on W stores.
 
-The cross-entropy of the scores (16) has the gradient (17), whose steps from W = 0 stay in the span of the u_y e_x^T. So
-SGD can run on the scores S = U W E^T of all inputs, with M x N numbers instead of d x d: a step that adds c to W's
-coordinates along (u_y e_x^T)_y adds (U U^T c) outer (E e_x) to S. This is exact. Methods that leave the span (Adam, sign
-descent, layer norm from a random start) run on W itself.
+The cross-entropy of the scores (16) has the gradient (17), whose steps from W = 0 stay in the span
+of the u_y e_x^T. So SGD can run on the scores S = U W E^T of all inputs, with M x N numbers instead
+of d x d: a step that adds c to W's coordinates along (u_y e_x^T)_y adds (U U^T c) outer (E e_x) to
+S. This is exact. Methods that leave the span (Adam, sign descent, layer norm from a random start)
+run on W itself.
 
-Rescaling: embeddings are divided by sqrt(d) here, so that |e_x| is about 1 and a unit of q changes the logit of its own
-association by about 1, as (20) assumes. For N(0, I_d) embeddings this is a step size divided by d.
+Rescaling: embeddings are divided by sqrt(d) here, so that |e_x| is about 1 and a unit of q changes
+the logit of its own association by about 1, as (20) assumes. For N(0, I_d) embeddings this is a
+step size divided by d.
 
 Axes: as in `model`; B samples of a batch.
 """
@@ -39,11 +41,14 @@ def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
     return e_NR @ e_NR.T / d
 
 
-def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N) after each (T, ...).
+def stream(
+    rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable
+):
+    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N)
+    after each (T, ...).
 
-    rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with the weights of (20),
-    which follow from the counts of the inputs.
+    rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with
+    the weights of (20), which follow from the counts of the inputs.
     """
     m, n = len(gram_MM), len(kernel_NN)
 
@@ -65,7 +70,9 @@ def stream(rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax
 
 
 def batches(kernel_NN, gram_MM, y_N, inputs_TB: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step (T, ...)."""
+    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step
+    (T, ...).
+    """
     m, n = len(gram_MM), len(kernel_NN)
     own_MN = (y_N == jnp.arange(m)[:, None]).astype(jnp.float32)
 
@@ -93,8 +100,17 @@ def loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm: bool = False) -> jax.Array
     return -weight_N @ jnp.take_along_axis(log_chance_NM, y_N[:, None], axis=1)[:, 0]
 
 
-def _follow(optimizer: optax.GradientTransformation, weights, loss: Callable, error: Callable, inputs, steps=None):
-    """Steps of an optimizer on `loss(weights, input)` -> the weights at the end, and `error(weights)` after every step."""
+def _follow(
+    optimizer: optax.GradientTransformation,
+    weights,
+    loss: Callable,
+    error: Callable,
+    inputs,
+    steps=None,
+):
+    """Steps of an optimizer on `loss(weights, input)` -> the weights at the end, and
+    `error(weights)` after every step.
+    """
 
     def step(carry, now):
         weights, state = carry
@@ -106,25 +122,32 @@ def _follow(optimizer: optax.GradientTransformation, weights, loss: Callable, er
     return weights, errors
 
 
-def descend(optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False):
-    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every step (T,)."""
+def descend(
+    optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False
+):
+    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every
+    step (T,).
+    """
 
     def of_batch(w_DD, inputs_B):
         weight_N = jnp.zeros(len(e_ND)).at[inputs_B].add(1 / inputs_TB.shape[1])
         return loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm)
 
     def error(w_DD):
-        # Recall depends only on the direction of W e_x: layer norm does not change which output is the largest.
+        # Recall depends only on the direction of W e_x: layer norm does not change which output is
+        # the largest.
         return model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
 
     return _follow(optimizer, w_DD, of_batch, error, inputs_TB)[1]
 
 
 def learn(key: jax.Array, law: model.Law, y_N: jax.Array, m: int, d: int, steps: int, gamma: float):
-    """Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in any dimension.
+    """Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in
+    any dimension.
 
-    W = I and e_x = u_{f(x)} recall everything (24), so W is omitted: the scores are u_y^T e_x. Adam on the cross-entropy
-    (16) of the whole law, from normal embeddings, hardly depends on p(x), so rare inputs move too.
+    W = I and e_x = u_{f(x)} recall everything (24), so W is omitted: the scores are u_y^T e_x. Adam
+    on the cross-entropy (16) of the whole law, from normal embeddings, hardly depends on p(x), so
+    rare inputs move too.
 
     -> e (N, d), u (M, d), errors (steps,).
     """

@@ -1,27 +1,32 @@
 """How many documents can sinks hold? The linear memory with a mask tied to every document.
 
-M sinks are the input space of the memory, like the hidden neurons of a down projection. Document x has a code: its
-activations h_x at the sinks, times a mask that is drawn from its id alone and on with probability p. The memory adds up
-u_{f(x)} (mask_x h_x)^T, and is queried with the document's own masked code. Activations of two documents have the
-similarity s: h = sqrt(s) common + sqrt(1 - s) own, both N(0, I).
+M sinks are the input space of the memory, like the hidden neurons of a down projection. Document x
+has a code: its activations h_x at the sinks, times a mask that is drawn from its id alone and on
+with probability p. The memory adds up u_{f(x)} (mask_x h_x)^T, and is queried with the document's
+own masked code. Activations of two documents have the similarity s: h = sqrt(s) common + sqrt(1 -
+s) own, both N(0, I).
 
-By Theorem 1, recall of x depends on d q(x)^2 over Q = max_y sum_{f(x)=y} q(x)^2, signal over interference. Here:
+By Theorem 1, recall of x depends on d q(x)^2 over Q = max_y sum_{f(x)=y} q(x)^2, signal over
+interference. Here:
 - signal: the product of a document's code with itself is p M;
-- interference of one other document: only sinks on for both count. It has the mean s p^2 M, the same sign for all
-  documents of an output, and the variance p^2 M (1 + 2 s^2 - p s (1 + 2 s)) around it.
-With n documents per output, drawn at random, so that n itself varies by sqrt(n), signal squared over interference is
-d_eff / n with
+- interference of one other document: only sinks on for both count. It has the mean s p^2 M, the
+  same sign for all documents of an output, and the variance p^2 M (1 + 2 s^2 - p s (1 + 2 s))
+  around it.
+With n documents per output, drawn at random, so that n itself varies by sqrt(n), signal squared
+over interference is d_eff / n with
 
     1 / d_eff = (1 + 2 s^2 - p s (1 + 2 s)) / M + s^2 p^2
 
-which replaces d in Theorem 1. For s = 0 the mask cancels out: d_eff = M for any p. For s > 0 it reduces the interference
-of what documents share: without a mask, d_eff is never above 1 / s^2. A mask drawn anew at every access lowers the signal
-to p^2 M, so d_eff by p^2. Few active sinks cost more on top: the length of a code, p M on average, has a relative variance
-of (3 - p) / (p M), and recall of short codes fails first.
+which replaces d in Theorem 1. For s = 0 the mask cancels out: d_eff = M for any p. For s > 0 it
+reduces the interference of what documents share: without a mask, d_eff is never above 1 / s^2. A
+mask drawn anew at every access lowers the signal to p^2 M, so d_eff by p^2. Few active sinks cost
+more on top: the length of a code, p M on average, has a relative variance of (3 - p) / (p M), and
+recall of short codes fails first.
 
-Documents read once write to sinks too. Suppose U of them come with every document that was read k times. The memory holds
-the latter with q = k and the others with q = 1, so in Q they count as U / k^2 more documents per output: n (1 + U / k^2).
-Sinks that open at the second encounter hold q = k - 1 and q = 0, so only returning documents interfere: n.
+Documents read once write to sinks too. Suppose U of them come with every document that was read k
+times. The memory holds the latter with q = k and the others with q = 1, so in Q they count as U /
+k^2 more documents per output: n (1 + U / k^2). Sinks that open at the second encounter hold q = k -
+1 and q = 0, so only returning documents interfere: n.
 
 Axes: N documents, M sinks, K outputs, C cases.
 """
@@ -38,8 +43,10 @@ from memsinks_jax.studies.labs.associative_memory import model
 
 
 class Case(NamedTuple):
-    """A pool of sinks: their number M, the active fraction p, the similarity s of activations, whether masks are tied, and
-    the weight q in the memory of a document read once, relative to a document to recall."""
+    """A pool of sinks: their number M, the active fraction p, the similarity s of activations,
+    whether masks are tied, and the weight q in the memory of a document read once, relative to a
+    document to recall.
+    """
 
     sinks: int
     active: float
@@ -49,12 +56,16 @@ class Case(NamedTuple):
 
 
 def weight_of_once(encounters: int, opens_at: int) -> float:
-    """`Case.once` if documents to recall came `encounters` times, at least `opens_at`, and sinks open there."""
+    """`Case.once` if documents to recall came `encounters` times, at least `opens_at`, and sinks
+    open there.
+    """
     return max(2 - opens_at, 0) / (encounters + 1 - opens_at)
 
 
 def interference(case: Case) -> tuple[float, float]:
-    """Variance of one other document's contribution, and its squared mean, both over the squared signal p M."""
+    """Variance of one other document's contribution, and its squared mean, both over the squared
+    signal p M.
+    """
     p, s = case.active, case.alike
     return (1 + 2 * s**2 - p * s * (1 + 2 * s)) / case.sinks, (s * p) ** 2
 
@@ -65,17 +76,20 @@ def effective_dimension(case: Case) -> float:
 
 
 def length_variance(case: Case) -> float:
-    """Variance of a document's signal over its squared mean: of sum mask h^2, or with a new mask of sum mask mask' h^2."""
+    """Variance of a document's signal over its squared mean: of sum mask h^2, or with a new mask of
+    sum mask mask' h^2.
+    """
     shared = case.active if case.tied else case.active**2
     return (3 - shared) / (shared * case.sinks)
 
 
 def predicted_error(case: Case, documents, outputs: int):
-    """Probability that another output wins over the stored one, with normal interference in every output.
+    """Probability that another output wins over the stored one, with normal interference in every
+    output.
 
-    The signal's length varies by `length_variance`, the number of documents per output around n = documents / outputs by
-    sqrt(n). Both are modelled as gamma distributed. With z the interference at the own output and r_k the relative number
-    of a rival's documents:
+    The signal's length varies by `length_variance`, the number of documents per output around n =
+    documents / outputs by sqrt(n). Both are modelled as gamma distributed. With z the interference
+    at the own output and r_k the relative number of a rival's documents:
 
         1 - E integral of phi(z) F(z + sqrt(length d_eff / n))^(K-1) dz,   F(t) = E Phi(t / sqrt(of the variance with r_k))
 
@@ -94,12 +108,16 @@ def predicted_error(case: Case, documents, outputs: int):
 
 
 def crowding(case: Case, once: int) -> float:
-    """How many documents each document to recall counts as, with U = `once` added for it: 1 + U / k^2, or 1."""
+    """How many documents each document to recall counts as, with U = `once` added for it: 1 + U /
+    k^2, or 1.
+    """
     return 1 + once * case.once**2
 
 
 def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
-    """Number of documents held at this error rate, the inverse of `predicted_error`; 0 if not even one is."""
+    """Number of documents held at this error rate, the inverse of `predicted_error`; 0 if not even
+    one is.
+    """
 
     def excess(log_documents):
         return float(predicted_error(case, np.exp(log_documents), outputs)) - tolerated
@@ -110,22 +128,31 @@ def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
 
 
 def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
-    """Uniform numbers; a sink is on if its number is below p. A function of the document's id -> (N, M)."""
-    return jax.vmap(lambda identity: jax.random.uniform(jax.random.fold_in(key, identity), (sinks,)))(
-        jnp.arange(documents)
-    )
+    """Uniform numbers; a sink is on if its number is below p. A function of the document's id ->
+    (N, M).
+    """
+    return jax.vmap(
+        lambda identity: jax.random.uniform(jax.random.fold_in(key, identity), (sinks,))
+    )(jnp.arange(documents))
 
 
 def recall(
     stored_NM: jax.Array, asked_NM: jax.Array, y_N: jax.Array, outputs: int, sizes: tuple[int, ...]
 ) -> jax.Array:
-    """Error of recall of the first `size` documents, from a memory of these alone, for every size -> (sizes,).
+    """Error of recall of the first `size` documents, from a memory of these alone, for every size
+    -> (sizes,).
 
-    `stored` has the same number of codes for every document of `asked`: itself first, then documents read once. The
-    unembeddings are orthogonal, so that reading the answer does not limit the sinks.
+    `stored` has the same number of codes for every document of `asked`: itself first, then
+    documents read once. The unembeddings are orthogonal, so that reading the answer does not limit
+    the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
-    w_KM, errors, start, each = jnp.zeros((outputs, stored_NM.shape[1])), [], 0, len(stored_NM) // len(asked_NM)
+    w_KM, errors, start, each = (
+        jnp.zeros((outputs, stored_NM.shape[1])),
+        [],
+        0,
+        len(stored_NM) // len(asked_NM),
+    )
     for size in sizes:
         end = size * each
         w_KM += of_class_KN[:, start:end] @ stored_NM[start:end]
@@ -134,8 +161,12 @@ def recall(
     return jnp.stack(errors)
 
 
-def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...], once: int = 0) -> np.ndarray:
-    """Error of recall for every case, with U = `once` documents for each -> float64 (seeds, draws, C, sizes)."""
+def measure(
+    seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...], once: int = 0
+) -> np.ndarray:
+    """Error of recall for every case, with U = `once` documents for each -> float64 (seeds, draws,
+    C, sizes).
+    """
     each = 1 + once
     documents, width = max(sizes) * each, max(case.sinks for case in cases)
 
@@ -161,7 +192,8 @@ def measure(seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int
 
 
 def capacity(sizes, errors_GS: np.ndarray, tolerated: float) -> np.ndarray:
-    """Number of documents at which the error crosses `tolerated`, interpolated between sizes in log -> (groups,).
+    """Number of documents at which the error crosses `tolerated`, interpolated between sizes in log
+    -> (groups,).
 
     NaN if the error does not cross it between the first size and the last.
     """

@@ -19,7 +19,8 @@ class Settings:
     Attributes:
       seed: of all randomness.
       runs: independent draws of data and embeddings to average over.
-      alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the embeddings.
+      alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the
+      embeddings.
       p: number of inputs that a thresholded scheme stores, the paper's P; None: d / 8.
     """
 
@@ -56,17 +57,34 @@ class Settings:
         for flag, wrong, problem in (
             ("seed", not 0 <= self.seed < 2**24, "give a whole number from 0 to 16777215"),
             ("runs", self.runs < 1, "give a whole number from 1"),
-            ("alpha", self.alpha is not None and not 0 < self.alpha <= 5,  # also refuses NaN
-             "the exponent of Zipf's law must lie above 0 and be at most 5"),
+            (
+                "alpha",
+                self.alpha is not None and not 0 < self.alpha <= 5,  # also refuses NaN
+                "the exponent of Zipf's law must lie above 0 and be at most 5",
+            ),
             ("m", self.m is not None and self.m < 2, "recall needs at least 2 outputs"),
-            ("n", self.n is not None and self.n < self.m,
-             f"give at least as many inputs as there are outputs, {self.m}"),
-            ("d", d is not None and (not d or min(d) < 1), "dimensions are whole numbers from 1, for example --d=32,64,128"),
-            ("p", self.p is not None and not 1 <= self.p <= self.n,
-             f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; set --n or --p"),
-            ("n", self.n is not None and self.n * min(self.n, largest) > LARGEST_SIMULATION,
-             f"a run of {self.n} inputs in {largest} dimensions is too large; lower --n or --d"),
-        ):  # fmt: skip
+            (
+                "n",
+                self.n is not None and self.n < self.m,
+                f"give at least as many inputs as there are outputs, {self.m}",
+            ),
+            (
+                "d",
+                d is not None and (not d or min(d) < 1),
+                "dimensions are whole numbers from 1, for example --d=32,64,128",
+            ),
+            (
+                "p",
+                self.p is not None and not 1 <= self.p <= self.n,
+                f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; "
+                "set --n or --p",
+            ),
+            (
+                "n",
+                self.n is not None and self.n * min(self.n, largest) > LARGEST_SIMULATION,
+                f"a run of {self.n} inputs in {largest} dimensions is too large; lower --n or --d",
+            ),
+        ):
             if wrong:
                 raise self.refusal(flag, problem)
         return self
@@ -74,18 +92,27 @@ class Settings:
     def refusal(self, flag: str, problem: str) -> InputError:
         """Of the value of a flag, in one line."""
         value = getattr(self, flag)
-        return InputError(f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: {problem}")
+        return InputError(
+            f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: "
+            f"{problem}"
+        )
 
     def dimensions(self, figure: str, count: str, example: str) -> tuple[int, ...]:
         """d. Raises InputError if it is not `count`, "one" or "several"."""
         if (len(self.d) > 1) == (count == "one"):
-            shows = "has one dimension; give one" if count == "one" else "shows several dimensions; give at least 2"
+            shows = (
+                "has one dimension; give one"
+                if count == "one"
+                else "shows several dimensions; give at least 2"
+            )
             raise self.refusal("d", f"figure {figure} {shows}, for example --d={example}")
         return self.d
 
 
 class Figure(NamedTuple):
-    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is given."""
+    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is
+    given.
+    """
 
     study: Callable[[Settings], Study]
     defaults: dict

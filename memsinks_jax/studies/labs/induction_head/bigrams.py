@@ -22,7 +22,8 @@ LARGEST_VOCABULARY = 2048
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
-    """Counts of a text, int64: `unigrams_V` of characters, `bigrams_VV` of neighbours, [first, second].
+    """Counts of a text, int64: `unigrams_V` of characters, `bigrams_VV` of neighbours, [first,
+    second].
 
     Compares by identity, so that compiled functions can be cached by it.
     """
@@ -40,7 +41,8 @@ class Statistics:
     def pi_b_VV(self) -> np.ndarray:
         """Distribution of the next character, [given, next], without smoothing -> float64 (V, V).
 
-        Only the last character of a text can have no successor. Its row is then the distribution of a character.
+        Only the last character of a text can have no successor. Its row is then the distribution of
+        a character.
         """
         totals_V1 = self.bigrams_VV.sum(1, keepdims=True)
         return np.where(totals_V1 > 0, self.bigrams_VV / np.maximum(totals_V1, 1), self.pi_u_V)
@@ -55,26 +57,38 @@ def count(text: str, where: str) -> Statistics:
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, ids = np.unique(codes, return_inverse=True)
     if len(vocabulary) < 2:
-        raise InputError(f"{where}: has {len(vocabulary)} different characters; bigrams need a text with at least 2")
+        raise InputError(
+            f"{where}: has {len(vocabulary)} different characters; bigrams need a text with at "
+            "least 2"
+        )
     if len(vocabulary) > LARGEST_VOCABULARY:
         raise InputError(
-            f"{where}: has {len(vocabulary)} different characters; the table of bigrams holds {LARGEST_VOCABULARY}"
+            f"{where}: has {len(vocabulary)} different characters; the table of bigrams holds "
+            f"{LARGEST_VOCABULARY}"
         )
     size = len(vocabulary)
     pairs = np.bincount(ids[:-1] * size + ids[1:], minlength=size * size)
-    return Statistics("".join(map(chr, vocabulary)), np.bincount(ids, minlength=size), pairs.reshape(size, size))
+    return Statistics(
+        "".join(map(chr, vocabulary)), np.bincount(ids, minlength=size), pairs.reshape(size, size)
+    )
 
 
 def read_text(path: str | pathlib.Path) -> Statistics:
-    """Statistics of a UTF-8 file. Raises InputError if it is missing, not text, or has too few characters."""
+    """Statistics of a UTF-8 file. Raises InputError if it is missing, not text, or has too few
+    characters.
+    """
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"--text={path}: cannot be read ({error.strerror}); give a text file") from None
+        raise InputError(
+            f"--text={path}: cannot be read ({error.strerror}); give a text file"
+        ) from None
     try:
         return count(content.decode("utf-8"), f"--text={path}")
     except UnicodeDecodeError as error:
-        raise InputError(f"--text={path}: byte {error.start} is not UTF-8; give a text file in UTF-8") from None
+        raise InputError(
+            f"--text={path}: byte {error.start} is not UTF-8; give a text file in UTF-8"
+        ) from None
 
 
 def bundled() -> Statistics:
@@ -88,13 +102,17 @@ def bundled() -> Statistics:
 
 
 def write(statistics: Statistics, path: pathlib.Path) -> None:
-    """Writes atomically. A row of bigrams is [second, count, second, count, ...], without zero counts."""
+    """Writes atomically. A row of bigrams is [second, count, second, count, ...], without zero
+    counts.
+    """
     rows = [
         [int(x) for pair in zip(row.nonzero()[0], row[row > 0], strict=True) for x in pair]
         for row in statistics.bigrams_VV
     ]
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    head = json.dumps({"characters": statistics.characters, "unigrams": statistics.unigrams_V.tolist()})
+    head = json.dumps(
+        {"characters": statistics.characters, "unigrams": statistics.unigrams_V.tolist()}
+    )
     scratch = path.with_suffix(".json.new")
     scratch.write_text(f'{head[:-1]}, "bigrams": [\n{lines}\n]}}\n', encoding="utf-8")
     os.replace(scratch, path)

@@ -1,11 +1,13 @@
-"""The three memories of the theory (section 4.2 and theorem 3), plugged into the model of `model.py`.
+"""The three memories of the theory (section 4.2 and theorem 3), plugged into the model of
+`model.py`.
 
     W_K^1 = sum_t p_t p_{t-1}^T                          attend to the position before
     W_K^2 = sum_{k in Q} w_E(k) (W_O^1 W_V^1 w_E(k))^T   attend to what follows the same character
     W_O^2 = sum_v w_U(v) (W_V^2 w_E(v))^T                predict the attended token
 
-The formulas fix only directions. Each memory is scaled so that a stored pair scores 1 on average, then W_K^l by beta_l and
-W_O^2 by gamma. A search on separate sequences finds the best scales. Axes as in `model`.
+The formulas fix only directions. Each memory is scaled so that a stored pair scores 1 on average,
+then W_K^l by beta_l and W_O^2 by gamma. A search on separate sequences finds the best scales. Axes
+as in `model`.
 """
 
 import functools
@@ -20,11 +22,13 @@ from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 
-HARD = 1e4  # large enough for the limit: attention to the best key alone, or no direct path to the logits
+# large enough for the limit: attention to the best key alone, or no direct path to the logits
+HARD = 1e4
 BETAS = (2.0, 5.0, 10.0, 20.0, HARD)
 GAMMAS = (1.0, 4.0, HARD)
 VARIANTS = ("beta = infinity", "W_O^2 alone", "W_O^2 and W_K^2", "W_K^1 for t < 64")
-SEARCHED, EVALUATED, AT_ONCE = 24, 96, 24  # sequences for the scales, for the result, in memory at once
+# sequences for the scales, for the result, in memory at once
+SEARCHED, EVALUATED, AT_ONCE = 24, 96, 24
 
 
 def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
@@ -33,9 +37,13 @@ def _stored(u_ND: jax.Array, v_ND: jax.Array) -> jax.Array:
     return matrix / jnp.einsum("nd,de,ne->n", u_ND, matrix, v_ND).mean()
 
 
-def memories(weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None) -> dict:
-    """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention after the division.
-    positions: how many of them have their predecessor stored by W_K^1; None: all."""
+def memories(
+    weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None
+) -> dict:
+    """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention
+    after the division.
+    positions: how many of them have their predecessor stored by W_K^1; None: all.
+    """
     position, token = weights["position"][:positions], weights["token"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
     remapped_QD = triggers_QD @ (weights["output_1"] @ weights["value_1"]).T
@@ -54,11 +62,17 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _of_gammas(model: TwoLayers, weights: dict, batch: Batch) -> jax.Array:
-    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all values."""
+    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all
+    values.
+    """
     tokens_BT = batch.tokens_BS[:, :-1]
-    direct = model.forward({**weights, "output_2": jnp.zeros_like(weights["output_2"])}, tokens_BT).logits_BTV
+    direct = model.forward(
+        {**weights, "output_2": jnp.zeros_like(weights["output_2"])}, tokens_BT
+    ).logits_BTV
     copied = model.forward(weights, tokens_BT).logits_BTV - direct
-    return jnp.stack([measures.tally(direct + gamma * copied, batch)["acc_end"][0] for gamma in GAMMAS])
+    return jnp.stack(
+        [measures.tally(direct + gamma * copied, batch)["acc_end"][0] for gamma in GAMMAS]
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -67,8 +81,10 @@ def _tally(model: TwoLayers, weights: dict, batch: Batch) -> dict[str, jax.Array
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
-    """Builds the memories, chooses scales, and evaluates them: rates of `measures`, and the clean accuracy of `VARIANTS`:
-    attention with infinite beta, uniform attention in both layers or in the first, W_K^1 for the first 64 positions."""
+    """Builds the memories, chooses scales, and evaluates them: rates of `measures`, and the clean
+    accuracy of `VARIANTS`: attention with infinite beta, uniform attention in both layers or in the
+    first, W_K^1 for the first 64 positions.
+    """
     of_weights, of_search, of_evaluation = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
     weights = model.initial(of_weights, len(statistics.characters), length)
@@ -76,30 +92,53 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
     built = memories(weights, chosen, divide_by)
     sample = jax.jit(sampler(statistics, law), static_argnums=1)
     search, evaluated = sample(of_search, SEARCHED), sample(of_evaluation, EVALUATED)
-    parts = [jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], evaluated) for at in range(0, EVALUATED, AT_ONCE)]
+    parts = [
+        jax.tree.map(lambda x, at=at: x[at : at + AT_ONCE], evaluated)
+        for at in range(0, EVALUATED, AT_ONCE)
+    ]
 
     def best(weights, pairs):
         """The best of these pairs of beta, with its gamma, and the rates of the memories scaled so."""
-        found = {pair: np.asarray(_of_gammas(model, scaled(weights, *pair, 1.0), search)) for pair in pairs}
+        found = {
+            pair: np.asarray(_of_gammas(model, scaled(weights, *pair, 1.0), search))
+            for pair in pairs
+        }
         pair = max(found, key=lambda pair: found[pair].max())
         scales = (*pair, GAMMAS[found[pair].argmax()])
-        return scales, measures.rates(measures.add(_tally(model, scaled(weights, *scales), part) for part in parts))
+        return scales, measures.rates(
+            measures.add(_tally(model, scaled(weights, *scales), part) for part in parts)
+        )
 
     scales, rates = best(built, [(one, two) for one in BETAS for two in BETAS])
     early = memories(weights, chosen, divide_by, measures.EARLY)
     uniform = [(0.0, beta) for beta in BETAS]
-    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, uniform), (early, [scales[:2]])]
-    variants = {name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)}
+    searches = [
+        (built, [(HARD, HARD)]),
+        (built, [(0.0, 0.0)]),
+        (built, uniform),
+        (early, [scales[:2]]),
+    ]
+    variants = {
+        name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)
+    }
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.
-    return {name: value for name, value in rates.items() if not name.startswith("loss")} | recalled | variants
+    return (
+        {name: value for name, value in rates.items() if not name.startswith("loss")}
+        | recalled
+        | variants
+    )
 
 
-def gradient_order(statistics: Statistics, law: Law, model: TwoLayers, seed: int, batches: int, batch: int) -> dict:
-    """Theorem 3 without training: what one gradient step on each memory would store, in the order of the theory.
+def gradient_order(
+    statistics: Statistics, law: Law, model: TwoLayers, seed: int, batches: int, batch: int
+) -> dict:
+    """Theorem 3 without training: what one gradient step on each memory would store, in the order
+    of the theory.
 
-    Starts from W_K^1 = W_K^2 = W_O^2 = 0. wo1 is of the negative gradient of W_O^2; with W_O^2 as constructed, wk1 is of
-    that of W_K^2; with both, wk0 and wk0_64 of that of W_K^1. Gradients are means over `batches` of `batch` sequences.
+    Starts from W_K^1 = W_K^2 = W_O^2 = 0. wo1 is of the negative gradient of W_O^2; with W_O^2 as
+    constructed, wk1 is of that of W_K^2; with both, wk0 and wk0_64 of that of W_K^1. Gradients are
+    means over `batches` of `batch` sequences.
     """
     of_weights, of_data = jax.random.split(jax.random.key(seed))
     chosen = candidates(statistics, law)
@@ -121,7 +160,11 @@ def gradient_order(statistics: Statistics, law: Law, model: TwoLayers, seed: int
         return -jax.grad(loss)(weights[name])
 
     found, at = {}, {**built, "key_1": nothing, "key_2": nothing, "output_2": nothing}
-    for name, of_memory in (("output_2", ("wo1",)), ("key_2", ("wk1",)), ("key_1", ("wk0", "wk0_64"))):
+    for name, of_memory in (
+        ("output_2", ("wo1",)),
+        ("key_2", ("wk1",)),
+        ("key_1", ("wk0", "wk0_64")),
+    ):
         direction = sum(step(name, at, jax.random.fold_in(of_data, i)) for i in range(batches))
         recalled = measures.probes({**at, name: direction}, chosen)
         found |= {probe: float(recalled[probe]) for probe in of_memory}

@@ -15,7 +15,14 @@ from memsinks_jax.studies.labs.induction_head.measures import MEASURES, PROBES, 
 from memsinks_jax.studies.labs.induction_head.model import TwoLayers
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.induction_head.sinks import World
-from memsinks_jax.studies.labs.induction_head.study import Experiment, Group, compared, ends, measured, record
+from memsinks_jax.studies.labs.induction_head.study import (
+    Experiment,
+    Group,
+    compared,
+    ends,
+    measured,
+    record,
+)
 from memsinks_jax.studies.labs.induction_head.training import purpose
 from memsinks_jax.studies.labs.study import SHARE, bars, claim, lines, mean_ci
 
@@ -40,7 +47,11 @@ def birth(preset):
     """The birth of an induction head (the study's figure 3)"""
     groups = yield {"trained": preset.alone(256)}
     (trained,) = groups.values()
-    every, clean, wk0_64 = trained.test("acc_end"), trained.test("acc_clean"), trained.values("wk0_64")
+    every, clean, wk0_64 = (
+        trained.test("acc_end"),
+        trained.test("acc_clean"),
+        trained.values("wk0_64"),
+    )
     first = {name: trained.reached(name, LEVEL) for name in ("wo1", "wk1")}
     first["wk0_64"] = trained.reached("wk0_64", (wk0_64[:, 0] + wk0_64[:, -1]) / 2)
     order = " then ".join(sorted(first, key=lambda name: first[name].mean()))
@@ -52,34 +63,83 @@ def birth(preset):
         return (early - run.curves["wk0"])[begin:].mean()
 
     return (
-        f"In-context accuracy {mean_ci(every, 3)}, {mean_ci(clean, 3)} without sequences caught in a cycle. "
+        f"In-context accuracy {mean_ci(every, 3)}, {mean_ci(clean, 3)} without sequences caught "
+        "in a cycle. "
         f"Learned in the order {order} (wo1 and wk1 at {LEVEL}, wk0_64 half-way up).",
-        f"K = {preset.k} fixed triggers, uniform outputs, loss on outputs that can be known, width {preset.width}, "
+        f"K = {preset.k} fixed triggers, uniform outputs, loss on outputs that can be known, "
+        f"width {preset.width}, "
         f"{trained.recipe.batch} sequences of {trained.recipe.law.length} tokens a step. "
-        f"Bands: lowest to highest of {len(trained.runs)} seeds. wk1 is recall among {preset.k} triggers, so its chance is "
-        f"1/{preset.k}; wo1 needs all {len(preset.statistics.characters)} characters, also the rarest.",
-        [claim("accuracy", "in-context accuracy at the end", "about 0.99", every, at_least=0.9 if preset.small else 0.95),
-         claim("accuracy-clean", "the same without sequences caught in a cycle", "about 0.99", clean,
-               at_least=0.9 if preset.small else 0.93),
-         claim("order-1", f"steps from {LEVEL} recall of W_O^2 to {LEVEL} recall of W_K^2", "W_O^2 first",
-               first["wk1"] - first["wo1"], at_least=0),
-         claim("order-2", f"steps from {LEVEL} recall of W_K^2 to half of W_K^1's rise (t < 64)", "W_K^2 first",
-               first["wk0_64"] - first["wk1"], at_least=0),
-         claim("order-3", f"steps from {LEVEL} recall of W_K^2 to {LEVEL} recall of W_K^1, all t (the run's end if never)",
-               "W_K^2 first", trained.reached("wk0", LEVEL) - first["wk1"], at_least=0),
-         claim("early-positions", "recall of W_K^1 at t < 64 minus that at all t, mean while it is learned",
-               "early positions first", trained.each(ahead), at_least=0.02)],
-        [measured("In-context accuracy", trained, ("acc_end", "acc_clean", "score2_acc")),
-         measured(f"Memory recall (dotted: {LEVEL}, or half-way up)", trained, PROBES,
-                  at=[steps.mean() for steps in first.values()]),
-         measured("Loss (that of all other tokens is not trained)", trained, ("loss_head", "loss_bigram"))],
-    )  # fmt: skip
+        f"Bands: lowest to highest of {len(trained.runs)} seeds. wk1 is recall among {preset.k} "
+        "triggers, so its chance is "
+        f"1/{preset.k}; wo1 needs all {len(preset.statistics.characters)} characters, also the "
+        "rarest.",
+        [
+            claim(
+                "accuracy",
+                "in-context accuracy at the end",
+                "about 0.99",
+                every,
+                at_least=0.9 if preset.small else 0.95,
+            ),
+            claim(
+                "accuracy-clean",
+                "the same without sequences caught in a cycle",
+                "about 0.99",
+                clean,
+                at_least=0.9 if preset.small else 0.93,
+            ),
+            claim(
+                "order-1",
+                f"steps from {LEVEL} recall of W_O^2 to {LEVEL} recall of W_K^2",
+                "W_O^2 first",
+                first["wk1"] - first["wo1"],
+                at_least=0,
+            ),
+            claim(
+                "order-2",
+                f"steps from {LEVEL} recall of W_K^2 to half of W_K^1's rise (t < 64)",
+                "W_K^2 first",
+                first["wk0_64"] - first["wk1"],
+                at_least=0,
+            ),
+            claim(
+                "order-3",
+                f"steps from {LEVEL} recall of W_K^2 to {LEVEL} recall of W_K^1, all t (the run's "
+                "end if never)",
+                "W_K^2 first",
+                trained.reached("wk0", LEVEL) - first["wk1"],
+                at_least=0,
+            ),
+            claim(
+                "early-positions",
+                "recall of W_K^1 at t < 64 minus that at all t, mean while it is learned",
+                "early positions first",
+                trained.each(ahead),
+                at_least=0.02,
+            ),
+        ],
+        [
+            measured("In-context accuracy", trained, ("acc_end", "acc_clean", "score2_acc")),
+            measured(
+                f"Memory recall (dotted: {LEVEL}, or half-way up)",
+                trained,
+                PROBES,
+                at=[steps.mean() for steps in first.values()],
+            ),
+            measured(
+                "Loss (that of all other tokens is not trained)",
+                trained,
+                ("loss_head", "loss_bigram"),
+            ),
+        ],
+    )
 
 
 @experiment("E2")
 def frozen(preset):
     """Which memory waits for which (the study's figure 3, other panels)"""
-    base = dataclasses.replace(preset.alone(), steps=preset.steps or 1000)  # longer before and after the thaw
+    # longer before and after the thaw
+    base = dataclasses.replace(preset.alone(), steps=preset.steps or 1000)
     until = min(500 if preset.small else 300, base.steps // 2)
     late = {
         "none frozen": [],
@@ -99,31 +159,78 @@ def frozen(preset):
         return group.during(name, until - 50, until).mean(1)
 
     return (
-        f"With both key matrices frozen W_O^2 is learned all the same (recall {mean_ci(at_thaw(keys, 'wo1'))} at step "
-        f"{until}) but accuracy without cycles stays at {mean_ci(at_thaw(keys, 'acc_clean'))}; with W_O^2 frozen it stays "
-        f"at {mean_ci(at_thaw(output, 'acc_clean'))}. After the thaw they end at {keys.test('acc_clean').mean():.2f} and "
+        "With both key matrices frozen W_O^2 is learned all the same (recall "
+        f"{mean_ci(at_thaw(keys, 'wo1'))} at step "
+        f"{until}) but accuracy without cycles stays at {mean_ci(at_thaw(keys, 'acc_clean'))}; "
+        "with W_O^2 frozen it stays "
+        f"at {mean_ci(at_thaw(output, 'acc_clean'))}. After the thaw they end at "
+        f"{keys.test('acc_clean').mean():.2f} and "
         f"{output.test('acc_clean').mean():.2f}.",
-        f"As E1 with sequences of {base.law.length} tokens. A frozen memory has neither gradient nor decay until "
-        f"step {until} (dotted). Copying the majority of the context gives {majority['majority']:.2f}, "
+        f"As E1 with sequences of {base.law.length} tokens. A frozen memory has neither gradient "
+        "nor decay until "
+        f"step {until} (dotted). Copying the majority of the context gives "
+        f"{majority['majority']:.2f}, "
         f"{majority['majority_clean']:.2f} without cycles.",
-        [claim("without-output", f"in-context accuracy before step {until}, W_O^2 frozen, highest",
-               f"no head: at most the majority's {majority['majority']:.2f} + 0.05",
-               output.during("acc_end", 0, until).max(1), at_most=majority["majority"] + 0.05),
-         claim("output-alone", f"recall of W_O^2 at step {until}, both W_K frozen", "learned without them",
-               at_thaw(keys, "wo1"), at_least=0.9),
-         claim("output-alone-accuracy", "in-context accuracy at that time", "low", at_thaw(keys, "acc_end"), at_most=0.45),
-         claim("output-alone-clean", "the same without cycles", "low", at_thaw(keys, "acc_clean"), at_most=0.25),
-         *(claim(f"jump-{name}", f"clean accuracy gained after the thaw, {label}", "jumps",
-                 groups[label].test("acc_clean") - at_thaw(groups[label], "acc_clean"), at_least=0.3)
-           for name, label in zip(("output", "keys", "key-1"), list(late)[1:], strict=False)),
-         claim("key-2-without-key-1", f"recall of W_K^2 at step {until}, W_K^1 frozen", "learned without it",
-               at_thaw(key_1, "wk1"), at_least=0.9),
-         claim("key-1-without-key-2",
-               f"recall of W_K^1 (t < 64) at step {until}, W_K^2 frozen, over that with all trained", "learned much less",
-               at_thaw(key_2, "wk0_64") / np.maximum(at_thaw(none, "wk0_64"), 1e-9), at_most=0.5)],
-        [measured(in_words(label), group, ("acc_end", "acc_clean", *PROBES), at=[until])
-         for label, group in groups.items()],
-    )  # fmt: skip
+        [
+            claim(
+                "without-output",
+                f"in-context accuracy before step {until}, W_O^2 frozen, highest",
+                f"no head: at most the majority's {majority['majority']:.2f} + 0.05",
+                output.during("acc_end", 0, until).max(1),
+                at_most=majority["majority"] + 0.05,
+            ),
+            claim(
+                "output-alone",
+                f"recall of W_O^2 at step {until}, both W_K frozen",
+                "learned without them",
+                at_thaw(keys, "wo1"),
+                at_least=0.9,
+            ),
+            claim(
+                "output-alone-accuracy",
+                "in-context accuracy at that time",
+                "low",
+                at_thaw(keys, "acc_end"),
+                at_most=0.45,
+            ),
+            claim(
+                "output-alone-clean",
+                "the same without cycles",
+                "low",
+                at_thaw(keys, "acc_clean"),
+                at_most=0.25,
+            ),
+            *(
+                claim(
+                    f"jump-{name}",
+                    f"clean accuracy gained after the thaw, {label}",
+                    "jumps",
+                    groups[label].test("acc_clean") - at_thaw(groups[label], "acc_clean"),
+                    at_least=0.3,
+                )
+                for name, label in zip(("output", "keys", "key-1"), list(late)[1:], strict=False)
+            ),
+            claim(
+                "key-2-without-key-1",
+                f"recall of W_K^2 at step {until}, W_K^1 frozen",
+                "learned without it",
+                at_thaw(key_1, "wk1"),
+                at_least=0.9,
+            ),
+            claim(
+                "key-1-without-key-2",
+                f"recall of W_K^1 (t < 64) at step {until}, W_K^2 frozen, over that with all "
+                "trained",
+                "learned much less",
+                at_thaw(key_2, "wk0_64") / np.maximum(at_thaw(none, "wk0_64"), 1e-9),
+                at_most=0.5,
+            ),
+        ],
+        [
+            measured(in_words(label), group, ("acc_end", "acc_clean", *PROBES), at=[until])
+            for label, group in groups.items()
+        ],
+    )
 
 
 @experiment("E3")
@@ -132,57 +239,117 @@ def bigrams_first(preset):
     rarer = 5  # most frequent characters to skip before the rarer trigger
     groups = yield {
         "frequent trigger": preset.world(k=1),
-        "rarer trigger": preset.world(k=1, offset=min(rarer, len(preset.statistics.characters) - 1)),
+        "rarer trigger": preset.world(
+            k=1, offset=min(rarer, len(preset.statistics.characters) - 1)
+        ),
         "random trigger": preset.world(k=1, fixed=False),
     }
-    floors = {label: reference(preset.statistics, group.recipe.law)["floor"] for label, group in groups.items()}
+    floors = {
+        label: reference(preset.statistics, group.recipe.law)["floor"]
+        for label, group in groups.items()
+    }
     halved, excess, clean = {}, {}, ends(groups)
     for label, group in groups.items():
         loss = group.values("loss_head", 3)
         halved[label] = group.first_step(loss <= group.values("loss_head")[:, :1] / 2)
         at_half = group.steps_X.searchsorted(halved[label])
-        excess[label] = group.values("loss_bigram")[np.arange(len(at_half)), at_half] - floors[label]
+        excess[label] = (
+            group.values("loss_bigram")[np.arange(len(at_half)), at_half] - floors[label]
+        )
     halves = "; ".join(f"{label}: {mean_ci(steps, 0)}" for label, steps in halved.items())
     final = ends(groups, "loss_bigram")
     above = ", ".join(f"{mean_ci(loss - floors[label])} ({label})" for label, loss in final.items())
     return (
-        f"Steps until the in-context loss has halved (the run's end, {groups['random trigger'].recipe.steps}, if never): "
+        "Steps until the in-context loss has halved (the run's end, "
+        f"{groups['random trigger'].recipe.steps}, if never): "
         f"{halves}. The global loss ends {above} nats above its floor.",
-        f"K = 1, linear W_F, loss on all tokens. Rarer: the character that {rarer} come before. Dashed: the entropy floor. "
-        "Positions are random vectors that W_F must learn to ignore, so the floor is neared from above only slowly when "
+        f"K = 1, linear W_F, loss on all tokens. Rarer: the character that {rarer} come before. "
+        "Dashed: the entropy floor. "
+        "Positions are random vectors that W_F must learn to ignore, so the floor is neared from "
+        "above only slowly when "
         "there are as many positions as dimensions.",
-        [claim(f"global-first: {label}", f"global loss above its floor when the other has halved or at the end, {label}",
-               "near the floor within hundreds of steps", values, at_most=0.1) for label, values in excess.items()]
-        + [claim(f"{one}-before-{other}", f"clean in-context accuracy at the end, {one} trigger minus {other} one",
-                 f"{one} before {other}", clean[f"{one} trigger"] - clean[f"{other} trigger"], at_least=0.05)
-           for one, other in (("frequent", "rarer"), ("rarer", "random"))],
-        [compared("Global loss (dashed: its floor)", groups, "loss_bigram", floors),
-         compared("In-context loss", groups, "loss_head"), compared("In-context accuracy, clean", groups, "acc_clean")],
-    )  # fmt: skip
+        [
+            claim(
+                f"global-first: {label}",
+                f"global loss above its floor when the other has halved or at the end, {label}",
+                "near the floor within hundreds of steps",
+                values,
+                at_most=0.1,
+            )
+            for label, values in excess.items()
+        ]
+        + [
+            claim(
+                f"{one}-before-{other}",
+                f"clean in-context accuracy at the end, {one} trigger minus {other} one",
+                f"{one} before {other}",
+                clean[f"{one} trigger"] - clean[f"{other} trigger"],
+                at_least=0.05,
+            )
+            for one, other in (("frequent", "rarer"), ("rarer", "random"))
+        ],
+        [
+            compared("Global loss (dashed: its floor)", groups, "loss_bigram", floors),
+            compared("In-context loss", groups, "loss_head"),
+            compared("In-context accuracy, clean", groups, "acc_clean"),
+        ],
+    )
 
 
 @experiment("E4")
 def outputs(preset):
     """A head learned from one law of outputs, tried on another (the study's figure 4, centre)"""
-    recipes = {kind: preset.world(fixed=False, bigram_outputs=kind == "bigram") for kind in ("uniform", "bigram")}
+    recipes = {
+        kind: preset.world(fixed=False, bigram_outputs=kind == "bigram")
+        for kind in ("uniform", "bigram")
+    }
     laws = {"uniform": recipes["bigram"].law, "bigram": recipes["uniform"].law}
-    groups = yield {kind: dataclasses.replace(recipe, test_law=laws[kind]) for kind, recipe in recipes.items()}
+    groups = yield {
+        kind: dataclasses.replace(recipe, test_law=laws[kind]) for kind, recipe in recipes.items()
+    }
     own, other = ends(groups), ends(groups, "other_acc_clean")
-    tried = {"uniform": [own["uniform"], other["bigram"]], "bigram": [other["uniform"], own["bigram"]]}
+    tried = {
+        "uniform": [own["uniform"], other["bigram"]],
+        "bigram": [other["uniform"], own["bigram"]],
+    }
     return (
-        f"Trained on uniform outputs: {mean_ci(own['uniform'])} on uniform, {mean_ci(other['uniform'])} on bigram ones. "
-        f"Trained on bigram outputs: {mean_ci(own['bigram'])} on bigram, {mean_ci(other['bigram'])} on uniform ones.",
-        f"K = {preset.k} random triggers, linear W_F, loss on all tokens; accuracy without sequences caught in a cycle. "
+        f"Trained on uniform outputs: {mean_ci(own['uniform'])} on uniform, "
+        f"{mean_ci(other['uniform'])} on bigram ones. "
+        f"Trained on bigram outputs: {mean_ci(own['bigram'])} on bigram, "
+        f"{mean_ci(other['bigram'])} on uniform ones.",
+        f"K = {preset.k} random triggers, linear W_F, loss on all tokens; accuracy without "
+        "sequences caught in a cycle. "
         "Bigram outputs are often right by bigrams alone.",
-        [claim("uniform-generalises", "clean accuracy on bigram outputs minus on uniform ones, trained on uniform",
-               "uniform generalises to bigram", other["uniform"] - own["uniform"], at_least=-0.1),
-         claim("bigram-generalises-worse", "clean accuracy on uniform outputs: trained on uniform minus trained on bigram",
-               "bigram generalises worse", own["uniform"] - other["bigram"], at_least=0.05)],
-        [*(measured(f"Trained on {name} outputs", group, ("acc_clean", "other_acc_clean"))
-           for name, group in groups.items()),
-         bars("At the end, by outputs tried", "clean accuracy", ["trained on uniform", "trained on bigram"], tried,
-              ylim=SHARE)],
-    )  # fmt: skip
+        [
+            claim(
+                "uniform-generalises",
+                "clean accuracy on bigram outputs minus on uniform ones, trained on uniform",
+                "uniform generalises to bigram",
+                other["uniform"] - own["uniform"],
+                at_least=-0.1,
+            ),
+            claim(
+                "bigram-generalises-worse",
+                "clean accuracy on uniform outputs: trained on uniform minus trained on bigram",
+                "bigram generalises worse",
+                own["uniform"] - other["bigram"],
+                at_least=0.05,
+            ),
+        ],
+        [
+            *(
+                measured(f"Trained on {name} outputs", group, ("acc_clean", "other_acc_clean"))
+                for name, group in groups.items()
+            ),
+            bars(
+                "At the end, by outputs tried",
+                "clean accuracy",
+                ["trained on uniform", "trained on bigram"],
+                tried,
+                ylim=SHARE,
+            ),
+        ],
+    )
 
 
 @experiment("E5")
@@ -198,18 +365,41 @@ def competition(preset):
     drift = {label: ff1[label][:, -1] - lowest[label] for label in groups}
     recalled = {label: group.values("wo1")[:, -1] for label, group in groups.items()}
     return (
-        "; ".join(f"{label}: ff1 falls to {mean_ci(lowest[label])} nats and rises by {mean_ci(drift[label])}, "
-                  f"wo1 ends at {mean_ci(recalled[label])}" for label in groups) + ".",
-        "ff1 is the divergence of pi_b from the output of W_F alone; wo1 the recall of W_O^2. Uniform logits have an ff1 of "
+        "; ".join(
+            f"{label}: ff1 falls to {mean_ci(lowest[label])} nats and rises by "
+            f"{mean_ci(drift[label])}, "
+            f"wo1 ends at {mean_ci(recalled[label])}"
+            for label in groups
+        )
+        + ".",
+        "ff1 is the divergence of pi_b from the output of W_F alone; wo1 the recall of W_O^2. "
+        "Uniform logits have an ff1 of "
         "2.27 over all characters of the bundled text.",
-        [row for label in groups for row in (
-            claim(f"approach: {label}", f"fall of ff1 from its start to its lowest, nats, {label}",
-                  "approaches the bigrams", ff1[label][:, 0] - lowest[label], at_least=0.5),
-            claim(f"drift: {label}", f"rise of ff1 from its lowest to the end, nats, {label}", "drifts from them again",
-                  drift[label], at_least=0.02))],
-        [compared("Recall of the copying memory, $W_O^2$", groups, "wo1"),
-         compared("Feed-forward layer: divergence from the bigrams", groups, "ff1")],
-    )  # fmt: skip
+        [
+            row
+            for label in groups
+            for row in (
+                claim(
+                    f"approach: {label}",
+                    f"fall of ff1 from its start to its lowest, nats, {label}",
+                    "approaches the bigrams",
+                    ff1[label][:, 0] - lowest[label],
+                    at_least=0.5,
+                ),
+                claim(
+                    f"drift: {label}",
+                    f"rise of ff1 from its lowest to the end, nats, {label}",
+                    "drifts from them again",
+                    drift[label],
+                    at_least=0.02,
+                ),
+            )
+        ],
+        [
+            compared("Recall of the copying memory, $W_O^2$", groups, "wo1"),
+            compared("Feed-forward layer: divergence from the bigrams", groups, "ff1"),
+        ],
+    )
 
 
 @experiment("E6")
@@ -217,27 +407,63 @@ def triggers(preset):
     """Few triggers or many, fixed or random"""
     counts = sorted({min(k, len(preset.statistics.characters)) for k in (1, 5, 20, preset.k)})
     kinds = ("fixed", "random")
-    groups = yield {f"K={k} {kind}": preset.alone(k=k, fixed=kind == "fixed") for kind in kinds for k in counts}
+    groups = yield {
+        f"K={k} {kind}": preset.alone(k=k, fixed=kind == "fixed") for kind in kinds for k in counts
+    }
     clean = ends(groups)
     by_kind = {kind: [clean[f"K={k} {kind}"] for k in counts] for kind in kinds}
     return (
-        "Clean accuracy at the end: " + ", ".join(f"{label} {mean_ci(values)}" for label, values in clean.items()) + ".",
-        "Head alone: loss on outputs that can be known. With random triggers W_K^2 must store every character.",
-        [claim(f"fixed: K={k}", f"clean accuracy with {k} fixed triggers", "learned", fixed, at_least=0.8)
-         for k, fixed in zip(counts, by_kind["fixed"], strict=True)]
-        + [claim(f"random-harder: K={k}", f"clean accuracy, fixed minus random, K = {k}", "random is harder",
-                 fixed - random, at_least=0.0) for k, fixed, random in zip(counts, *by_kind.values(), strict=True)],
-        [*(compared(f"{kind.capitalize()} triggers, clean accuracy",
-                    {f"{k} triggers": groups[f"K={k} {kind}"] for k in counts}, "acc_clean") for kind in by_kind),
-         bars("At the end", "clean accuracy", [f"{k} triggers" for k in counts], by_kind, ylim=SHARE)],
-    )  # fmt: skip
+        "Clean accuracy at the end: "
+        + ", ".join(f"{label} {mean_ci(values)}" for label, values in clean.items())
+        + ".",
+        "Head alone: loss on outputs that can be known. With random triggers W_K^2 must store "
+        "every character.",
+        [
+            claim(
+                f"fixed: K={k}",
+                f"clean accuracy with {k} fixed triggers",
+                "learned",
+                fixed,
+                at_least=0.8,
+            )
+            for k, fixed in zip(counts, by_kind["fixed"], strict=True)
+        ]
+        + [
+            claim(
+                f"random-harder: K={k}",
+                f"clean accuracy, fixed minus random, K = {k}",
+                "random is harder",
+                fixed - random,
+                at_least=0.0,
+            )
+            for k, fixed, random in zip(counts, *by_kind.values(), strict=True)
+        ],
+        [
+            *(
+                compared(
+                    f"{kind.capitalize()} triggers, clean accuracy",
+                    {f"{k} triggers": groups[f"K={k} {kind}"] for k in counts},
+                    "acc_clean",
+                )
+                for kind in by_kind
+            ),
+            bars(
+                "At the end",
+                "clean accuracy",
+                [f"{k} triggers" for k in counts],
+                by_kind,
+                ylim=SHARE,
+            ),
+        ],
+    )
 
 
 @experiment("E7")
 def width(preset):
     """Width: training against the formulas"""
     base, widths = preset.alone(), (32, 64, 128, 256) if preset.small else (32, 64, 128, 256, 512)
-    # Gradients grow with the width: without clipping, narrow models need a larger rate, wide ones a smaller.
+    # Gradients grow with the width: without clipping, narrow models need a larger rate, wide ones a
+    # smaller.
     groups = yield {f"d={d}": dataclasses.replace(base, model=TwoLayers(d)) for d in widths}
     clean = ends(groups)
 
@@ -249,24 +475,55 @@ def width(preset):
     labels = list(groups)
     return (
         "Clean accuracy, trained (constructed): "
-        + ", ".join(f"{label} {mean_ci(clean[label])} ({mean_ci(built[label])})" for label in labels) + ".",
-        f"K = {preset.k} fixed triggers, sequences of {base.law.length} tokens. Trained from PyTorch's "
+        + ", ".join(
+            f"{label} {mean_ci(clean[label])} ({mean_ci(built[label])})" for label in labels
+        )
+        + ".",
+        f"K = {preset.k} fixed triggers, sequences of {base.law.length} tokens. Trained from "
+        "PyTorch's "
         "scales, constructed at variance 1/d.",
-        [claim(f"beats-formulas: {label}", f"clean accuracy, trained minus constructed, {label}",
-               "any matrix can store more than a sum of products", clean[label] - built[label], at_least=0.0)
-         for label, group in groups.items() if group.recipe.model.d <= 128]
-        + [claim(f"wider: {other}", f"clean accuracy, {other} minus {one}", "wider is better, until it is learned",
-                 clean[other] - clean[one], at_least=-0.02) for one, other in zip(labels, labels[1:], strict=False)],
-        [compared("In-context accuracy while training, clean", groups, "acc_clean"),
-         bars("At the end", "clean accuracy", labels,
-              {"trained": list(clean.values()), "constructed": list(built.values())}, ylim=SHARE)],
-    )  # fmt: skip
+        [
+            claim(
+                f"beats-formulas: {label}",
+                f"clean accuracy, trained minus constructed, {label}",
+                "any matrix can store more than a sum of products",
+                clean[label] - built[label],
+                at_least=0.0,
+            )
+            for label, group in groups.items()
+            if group.recipe.model.d <= 128
+        ]
+        + [
+            claim(
+                f"wider: {other}",
+                f"clean accuracy, {other} minus {one}",
+                "wider is better, until it is learned",
+                clean[other] - clean[one],
+                at_least=-0.02,
+            )
+            for one, other in zip(labels, labels[1:], strict=False)
+        ],
+        [
+            compared("In-context accuracy while training, clean", groups, "acc_clean"),
+            bars(
+                "At the end",
+                "clean accuracy",
+                labels,
+                {"trained": list(clean.values()), "constructed": list(built.values())},
+                ylim=SHARE,
+            ),
+        ],
+    )
 
 
 def _accuracy_by_position(preset: Preset, run) -> np.ndarray:
     """Clean in-context accuracy -> (BINS,), NaN where no token can be predicted."""
-    batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), BY_POSITION))
-    predicted = jax.jit(lambda tokens: run.recipe.model.forward(run.weights, tokens).logits_BTV.argmax(-1))
+    batch = jax.device_get(
+        sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), BY_POSITION)
+    )
+    predicted = jax.jit(
+        lambda tokens: run.recipe.model.forward(run.weights, tokens).logits_BTV.argmax(-1)
+    )
     parts = [predicted(batch.tokens_BS[at : at + 16, :-1]) for at in range(0, BY_POSITION, 16)]
     right_BT = np.concatenate(parts) == batch.tokens_BS[:, 1:]
     where_BT = (batch.seen_BT >= 2) & ~batch.cyclic_B[:, None]
@@ -285,55 +542,102 @@ def positions(preset):
     def recall(run):
         """Whether W_K^1 maps t to t - 1, t = 1.. -> float (T - 1,)."""
         position, key = np.asarray(run.weights["position"]), np.asarray(run.weights["key_1"])
-        return ((position[1:] @ key @ position[:-1].T).argmax(1) == np.arange(len(position) - 1)).astype(float)
+        return (
+            (position[1:] @ key @ position[:-1].T).argmax(1) == np.arange(len(position) - 1)
+        ).astype(float)
 
     recalled = trained.each(recall)
     early, late = recalled[:, :64].mean(1), recalled[:, 128:].mean(1)
     edges = np.linspace(0, trained.recipe.law.length, BINS + 1).astype(int)
-    by_bin = np.array([[row[a:b].mean() for a, b in zip(edges, edges[1:], strict=False)] for row in recalled])
+    by_bin = np.array(
+        [[row[a:b].mean() for a, b in zip(edges, edges[1:], strict=False)] for row in recalled]
+    )
     middles = (edges[1:] + edges[:-1]) / 2
     accuracy = trained.each(lambda run: _accuracy_by_position(preset, run))
     return (
-        f"At the end W_K^1 recalls {mean_ci(early)} of the positions below 64 and {mean_ci(late)} of those from 128, yet "
+        f"At the end W_K^1 recalls {mean_ci(early)} of the positions below 64 and "
+        f"{mean_ci(late)} of those from 128, yet "
         f"in-context accuracy is {mean_ci(clean)}: a match early in the sequence is enough.",
-        "The runs of E1. Accuracy by position: sequences without a cycle, mean of 16 ranges of positions.",
-        [claim("early-first", "steps to recall 0.3 of W_K^1: all positions minus t < 64 (the run's end if never)",
-               "early positions rise far earlier", trained.reached("wk0", 0.3) - trained.reached("wk0_64", 0.3),
-               at_least=10),
-         claim("early-better", "final recall of W_K^1: positions below 64 minus those from 128", "", early - late,
-               at_least=0.1),
-         claim("recall-not-needed", "clean accuracy minus recall of W_K^1 over all positions",
-               "a construction of t < 64 alone reaches 0.96", clean - trained.values("wk0")[:, -1], at_least=0.3)],
-        [measured("While training", trained, ("acc_clean", "wk0_64", "wk0")),
-         lines("By position, at the end", "position t", "share",
-               {"recall of the previous token": (middles, by_bin), "clean accuracy": (middles, accuracy)}, ylim=SHARE)],
-        [record("by position", run.seed, {}, {"recall": row.round(4), "t": edges[1:]}, axis="t")
-         for run, row in zip(trained.runs, by_bin, strict=True)],
-    )  # fmt: skip
+        "The runs of E1. Accuracy by position: sequences without a cycle, mean of 16 ranges of "
+        "positions.",
+        [
+            claim(
+                "early-first",
+                "steps to recall 0.3 of W_K^1: all positions minus t < 64 (the run's end if never)",
+                "early positions rise far earlier",
+                trained.reached("wk0", 0.3) - trained.reached("wk0_64", 0.3),
+                at_least=10,
+            ),
+            claim(
+                "early-better",
+                "final recall of W_K^1: positions below 64 minus those from 128",
+                "",
+                early - late,
+                at_least=0.1,
+            ),
+            claim(
+                "recall-not-needed",
+                "clean accuracy minus recall of W_K^1 over all positions",
+                "a construction of t < 64 alone reaches 0.96",
+                clean - trained.values("wk0")[:, -1],
+                at_least=0.3,
+            ),
+        ],
+        [
+            measured("While training", trained, ("acc_clean", "wk0_64", "wk0")),
+            lines(
+                "By position, at the end",
+                "position t",
+                "share",
+                {
+                    "recall of the previous token": (middles, by_bin),
+                    "clean accuracy": (middles, accuracy),
+                },
+                ylim=SHARE,
+            ),
+        ],
+        [
+            record("by position", run.seed, {}, {"recall": row.round(4), "t": edges[1:]}, axis="t")
+            for run, row in zip(trained.runs, by_bin, strict=True)
+        ],
+    )
 
 
 def _attention(preset: Preset, run):
     """One panel per layer: the attention to every token from every later one of a sequence."""
     batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), 64))
-    # The most informative sequence: many predictable outputs among its first tokens, and not in a cycle.
+    # The most informative sequence: many predictable outputs among its first tokens, and not in a
+    # cycle.
     shown = min(SHOWN, run.recipe.law.length)
     scores = (batch.seen_BT[:, :shown] >= 2).sum(1) - 1000 * batch.cyclic_B
     row = int(np.argsort(scores)[-8])
     tokens = batch.tokens_BS[row : row + 1, :-1]
     trace = jax.device_get(run.recipe.model.forward(run.weights, tokens))
-    names = [repr(preset.statistics.characters[v])[1:-1].replace(" ", "␣") for v in tokens[0, :shown]]
+    names = [
+        repr(preset.statistics.characters[v])[1:-1].replace(" ", "␣") for v in tokens[0, :shown]
+    ]
     # After a trigger seen before: the outputs that came after it earlier.
     known = np.flatnonzero(batch.seen_BT[row, :shown] >= 2)
     marks = [(s + 1, t) for t in known for s in range(t - 1) if tokens[0, s] == tokens[0, t]]
 
     def layer(number: int):
         def draw(axis) -> None:
-            axis.imshow(trace.attentions[number][0, 0, :shown, :shown], cmap="Blues", vmin=0, vmax=1)
+            axis.imshow(
+                trace.attentions[number][0, 0, :shown, :shown], cmap="Blues", vmin=0, vmax=1
+            )
             axis.set_xticks(range(shown), names, fontsize=6, family="monospace")
             axis.set_yticks(range(shown), names, fontsize=6, family="monospace")
-            axis.set(title=f"Layer {number + 1}: from row to column", xlabel="attended to", ylabel="at")
+            axis.set(
+                title=f"Layer {number + 1}: from row to column", xlabel="attended to", ylabel="at"
+            )
             if number == 1 and marks:
-                axis.plot(*zip(*marks, strict=True), "o", markersize=5, markerfacecolor="none", color="red")
+                axis.plot(
+                    *zip(*marks, strict=True),
+                    "o",
+                    markersize=5,
+                    markerfacecolor="none",
+                    color="red",
+                )
 
         return draw
 
@@ -345,20 +649,41 @@ def maps(preset):
     """Attention maps of an ordinary two-layer transformer (the study's figure 2)"""
     groups = yield {"two layers, one head": preset.full(layers=2, heads=1)}
     (full,) = groups.values()
-    clean, first, second = (full.test(name) for name in ("acc_clean", "score_acc", "score2_next_acc"))
+    clean, first, second = (
+        full.test(name) for name in ("acc_clean", "score_acc", "score2_next_acc")
+    )
     return (
-        f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer attends most to the "
-        f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second attends most to the token to "
+        f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer "
+        "attends most to the "
+        f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second attends most "
+        "to the token to "
         f"be said in {mean_ci(second)}.",
-        f"K = {preset.k} random triggers, uniform outputs, loss on all tokens, AdamW, norms and feed-forward layers. The "
-        "map is one sequence; circles mark the outputs of a trigger seen before, at the row of the trigger.",
-        [claim("accuracy", "clean in-context accuracy", "about 0.99", clean, at_least=0.9),
-         claim("previous-token", "layer 1, after a trigger, attends most to it", "previous-token head", first, at_least=0.5),
-         claim("induction", "layer 2, at a trigger seen before, attends most to its output", "induction head", second,
-               at_least=0.7)],
-        [*_attention(preset, full.runs[0]),
-         measured("While training", full, ("acc_clean", "score_acc", "score2_next_acc"))],
-    )  # fmt: skip
+        f"K = {preset.k} random triggers, uniform outputs, loss on all tokens, AdamW, norms and "
+        "feed-forward layers. The "
+        "map is one sequence; circles mark the outputs of a trigger seen before, at the row of "
+        "the trigger.",
+        [
+            claim("accuracy", "clean in-context accuracy", "about 0.99", clean, at_least=0.9),
+            claim(
+                "previous-token",
+                "layer 1, after a trigger, attends most to it",
+                "previous-token head",
+                first,
+                at_least=0.5,
+            ),
+            claim(
+                "induction",
+                "layer 2, at a trigger seen before, attends most to its output",
+                "induction head",
+                second,
+                at_least=0.7,
+            ),
+        ],
+        [
+            *_attention(preset, full.runs[0]),
+            measured("While training", full, ("acc_clean", "score_acc", "score2_next_acc")),
+        ],
+    )
 
 
 @experiment("E10")
@@ -368,15 +693,29 @@ def layers(preset):
     one, two = (group.test("acc_end") for group in groups.values())
     return (
         f"In-context accuracy {mean_ci(one)} with one layer, {mean_ci(two)} with two.",
-        f"Ordinary transformer, {groups['two layers'].recipe.model.heads} heads, K = {preset.k} random triggers, uniform "
+        f"Ordinary transformer, {groups['two layers'].recipe.model.heads} heads, K = {preset.k} "
+        "random triggers, uniform "
         "outputs, loss on all tokens, AdamW.",
-        [claim("two-layers", "in-context accuracy of two layers", "about 0.99", two, at_least=0.9),
-         claim("one-layer", "in-context accuracy of one layer", "below 0.55", one, at_most=0.55),
-         claim("gap", "in-context accuracy, two layers minus one", "about 0.45", two - one, at_least=0.3)],
-        [compared("In-context accuracy, all", groups, "acc_end"),
-         compared("In-context accuracy, clean", groups, "acc_clean"),
-         compared("In-context loss", groups, "loss_head"), compared("Global loss", groups, "loss_bigram")],
-    )  # fmt: skip
+        [
+            claim(
+                "two-layers", "in-context accuracy of two layers", "about 0.99", two, at_least=0.9
+            ),
+            claim("one-layer", "in-context accuracy of one layer", "below 0.55", one, at_most=0.55),
+            claim(
+                "gap",
+                "in-context accuracy, two layers minus one",
+                "about 0.45",
+                two - one,
+                at_least=0.3,
+            ),
+        ],
+        [
+            compared("In-context accuracy, all", groups, "acc_end"),
+            compared("In-context accuracy, clean", groups, "acc_clean"),
+            compared("In-context loss", groups, "loss_head"),
+            compared("Global loss", groups, "loss_bigram"),
+        ],
+    )
 
 
 @experiment("E11")
@@ -402,15 +741,30 @@ def variants(preset):
     full = {label: group for label, group in groups.items() if label.startswith("full")}
     two_layers = {label: group for label, group in groups.items() if label not in full}
     return (
-        "Clean in-context accuracy at the end: " + ", ".join(f"{k} {mean_ci(v)}" for k, v in clean.items()) + ".",
-        f"K = {preset.k}; fixed triggers for the model of E1, random ones for the full transformer. Each variant has the "
+        "Clean in-context accuracy at the end: "
+        + ", ".join(f"{k} {mean_ci(v)}" for k, v in clean.items())
+        + ".",
+        f"K = {preset.k}; fixed triggers for the model of E1, random ones for the full "
+        "transformer. Each variant has the "
         "steps and the rate of its family, not its own best.",
-        [claim(f"learned: {label}", f"clean in-context accuracy, {label}", "learned", values, at_least=0.8)
-         for label, values in clean.items()],
-        [compared("Two-layer model, clean accuracy", two_layers, "acc_clean"),
-         compared("Full transformer, clean accuracy", full, "acc_clean"),
-         bars("At the end", "clean accuracy", list(clean), {"": list(clean.values())}, ylim=SHARE)],
-    )  # fmt: skip
+        [
+            claim(
+                f"learned: {label}",
+                f"clean in-context accuracy, {label}",
+                "learned",
+                values,
+                at_least=0.8,
+            )
+            for label, values in clean.items()
+        ],
+        [
+            compared("Two-layer model, clean accuracy", two_layers, "acc_clean"),
+            compared("Full transformer, clean accuracy", full, "acc_clean"),
+            bars(
+                "At the end", "clean accuracy", list(clean), {"": list(clean.values())}, ylim=SHARE
+            ),
+        ],
+    )
 
 
 WIDTHS = (32, 64, 128, 256, 512)
@@ -427,44 +781,101 @@ def theory(preset):
 
     def build(d: int) -> Group:
         model = TwoLayers(d, unit=True)
-        return Group.untrained(seeds, lambda seed: construction.evaluate(statistics, law, model, seed))
+        return Group.untrained(
+            seeds, lambda seed: construction.evaluate(statistics, law, model, seed)
+        )
 
     built = {d: build(d) for d in WIDTHS}
     model, size = TwoLayers(GRADIENT_WIDTH, unit=True), (GRADIENT_BATCHES, GRADIENT_BATCH)
-    step = Group.untrained(seeds, lambda seed: construction.gradient_order(statistics, law, model, seed, *size))
+    step = Group.untrained(
+        seeds, lambda seed: construction.gradient_order(statistics, law, model, seed, *size)
+    )
     chance = {"wo1": 1 / len(statistics.characters), "wk1": 1 / preset.k, "wk0_64": 1 / 63}
 
     def by_width(title, names, **expected):
-        found = {label: (WIDTHS, np.array([built[d].test(name) for d in WIDTHS]).T) for name, label in names.items()}
+        found = {
+            label: (WIDTHS, np.array([built[d].test(name) for d in WIDTHS]).T)
+            for name, label in names.items()
+        }
         return lines(title, "width", "share", found | expected, log="x", ticks=WIDTHS, ylim=SHARE)
 
-    wholes = {"acc_clean": "clean", "acc_end": "all"} | {name: in_words(name) for name in construction.VARIANTS}
+    wholes = {"acc_clean": "clean", "acc_end": "all"} | {
+        name: in_words(name) for name in construction.VARIANTS
+    }
     recalls = {name: MEASURES[name][0] for name in (*PROBES, "score_acc")}
     return (
-        "Clean in-context accuracy: " + ", ".join(f"{mean_ci(built[d].test('acc_clean'), 3)} at d = {d}" for d in WIDTHS)
-        + f". One gradient step from zero on each memory, those before it in place, recalls {mean_ci(step.test('wo1'))} "
-        f"(W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), {mean_ci(step.test('wk0_64'))} (W_K^1, t < 64).",
-        f"K = {preset.k} fixed triggers, sequences of {law.length} tokens, everything random has variance 1/d. Scales of "
-        f"the memories chosen on {construction.SEARCHED} sequences, accuracy of {construction.EVALUATED} others. Expected "
+        "Clean in-context accuracy: "
+        + ", ".join(f"{mean_ci(built[d].test('acc_clean'), 3)} at d = {d}" for d in WIDTHS)
+        + ". One gradient step from zero on each memory, those before it in place, recalls "
+        f"{mean_ci(step.test('wo1'))} "
+        f"(W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), {mean_ci(step.test('wk0_64'))} (W_K^1, t "
+        "< 64).",
+        f"K = {preset.k} fixed triggers, sequences of {law.length} tokens, everything random has "
+        "variance 1/d. Scales of "
+        f"the memories chosen on {construction.SEARCHED} sequences, accuracy of "
+        f"{construction.EVALUATED} others. Expected "
         "values are for K = 5 and the bundled text. The gradient: "
         f"{GRADIENT_BATCHES * GRADIENT_BATCH} sequences, d = {GRADIENT_WIDTH}.",
-        [row for d, (value, apart) in EXPECTED.items() for row in (
-            claim(f"accuracy: d={d}", f"clean accuracy of the construction, d = {d}", f"{value} ± {apart}",
-                  built[d].test("acc_clean"), at_least=value - apart, at_most=min(value + apart, 1.0)),
-            claim(f"probes: d={d}", f"least of the four probes, d = {d}", "1",
-                  np.min([built[d].test(name) for name in PROBES], axis=0), at_least=0.99))]
-        + [claim("last-memory", "clean accuracy of W_O^2 and W_K^2 without W_K^1, d = 256", "0.18",
-                 built[256].test("W_O^2 and W_K^2"), at_most=0.3)]
-        + [claim(f"gradient: {name}", f"{MEASURES[name][0]}: recall after one gradient step from zero, over chance",
-                 "clearly above 1", step.test(name) / least, at_least=min(3.0, 0.6 / least))
-           for name, least in chance.items()],
-        [by_width("In-context accuracy", wholes, expected=(list(EXPECTED), None, [one for one, _ in EXPECTED.values()])),
-         by_width("Recall is not yet a working head", recalls),
-         bars("What one gradient step stores", "recall", ["copying", "matching", "previous token,\nt < 64"],
-              {"one gradient step": [step.test(name) for name in chance], "chance": [[one] for one in chance.values()]},
-              ylim=SHARE)],
+        [
+            row
+            for d, (value, apart) in EXPECTED.items()
+            for row in (
+                claim(
+                    f"accuracy: d={d}",
+                    f"clean accuracy of the construction, d = {d}",
+                    f"{value} ± {apart}",
+                    built[d].test("acc_clean"),
+                    at_least=value - apart,
+                    at_most=min(value + apart, 1.0),
+                ),
+                claim(
+                    f"probes: d={d}",
+                    f"least of the four probes, d = {d}",
+                    "1",
+                    np.min([built[d].test(name) for name in PROBES], axis=0),
+                    at_least=0.99,
+                ),
+            )
+        ]
+        + [
+            claim(
+                "last-memory",
+                "clean accuracy of W_O^2 and W_K^2 without W_K^1, d = 256",
+                "0.18",
+                built[256].test("W_O^2 and W_K^2"),
+                at_most=0.3,
+            )
+        ]
+        + [
+            claim(
+                f"gradient: {name}",
+                f"{MEASURES[name][0]}: recall after one gradient step from zero, over chance",
+                "clearly above 1",
+                step.test(name) / least,
+                at_least=min(3.0, 0.6 / least),
+            )
+            for name, least in chance.items()
+        ],
+        [
+            by_width(
+                "In-context accuracy",
+                wholes,
+                expected=(list(EXPECTED), None, [one for one, _ in EXPECTED.values()]),
+            ),
+            by_width("Recall is not yet a working head", recalls),
+            bars(
+                "What one gradient step stores",
+                "recall",
+                ["copying", "matching", "previous token,\nt < 64"],
+                {
+                    "one gradient step": [step.test(name) for name in chance],
+                    "chance": [[one] for one in chance.values()],
+                },
+                ylim=SHARE,
+            ),
+        ],
         [one for d in WIDTHS for one in built[d].records(f"d={d}")] + step.records("gradient step"),
-    )  # fmt: skip
+    )
 
 
 POOL = 32  # sequences that return; half of every batch is drawn from them
@@ -474,39 +885,118 @@ POOL = 32  # sequences that return; half of every batch is drawn from them
 def sinks(preset):
     """Sinks in addition to an induction head"""
     law, hidden = Law(k=preset.k, length=64 if preset.small else 256), 4 * preset.width
-    steps, batch = preset.steps or (1000 if preset.small else 3000), min(preset.batch or 32, 2 * POOL)
+    steps, batch = (
+        preset.steps or (1000 if preset.small else 3000),
+        min(preset.batch or 32, 2 * POOL),
+    )
     recipe = World(law, preset.width, hidden // 4, hidden - hidden // 4, 0.3, POOL, batch, steps)
-    groups = yield {"no sinks": dataclasses.replace(recipe, shared=hidden, sinks=0), "sinks": recipe}
+    groups = yield {
+        "no sinks": dataclasses.replace(recipe, shared=hidden, sinks=0),
+        "sinks": recipe,
+    }
     ordinary, world = groups.values()
-    heart, own, left = ordinary.test("by heart own"), world.test("by heart own"), world.test("by heart dropped")
+    heart, own, left = (
+        ordinary.test("by heart own"),
+        world.test("by heart own"),
+        world.test("by heart dropped"),
+    )
     before, after = ordinary.test("accuracy own"), world.test("accuracy dropped")
-    shown = {"no sinks": (ordinary, "own"), "own sinks": (world, "own"), "dropped": (world, "dropped")}
+    shown = {
+        "no sinks": (ordinary, "own"),
+        "own sinks": (world, "own"),
+        "dropped": (world, "dropped"),
+    }
     return (
-        f"The ordinary model knows the pool by heart to {mean_ci(heart)} nats a token; with sinks it is {mean_ci(own)} "
-        f"with a sequence's own sinks and {mean_ci(left)} with all dropped. In-context accuracy of fresh sequences: "
+        f"The ordinary model knows the pool by heart to {mean_ci(heart)} nats a token; with "
+        f"sinks it is {mean_ci(own)} "
+        f"with a sequence's own sinks and {mean_ci(left)} with all dropped. In-context accuracy "
+        "of fresh sequences: "
         f"{mean_ci(before)} without sinks in the model, {mean_ci(after)} with them dropped.",
-        f"Two-layer model with an MLP of {recipe.shared} shared neurons and {recipe.sinks} sinks, {recipe.active:.0%} of "
-        f"the sinks on for a sequence; {POOL} sequences return in half of every batch of {recipe.batch}. AdamW, loss on all "
-        "tokens. By heart: global loss of fresh sequences minus that of the pool. Attention and W_O^2 have no sinks.",
-        [claim("memorizes", "advantage of the ordinary model on the pool over fresh sequences, nats",
-               "repeated sequences are memorized", heart, at_least=0.1),
-         claim("removed", "share of this advantage that dropping removes, in the model with sinks",
-               "what repeats goes to the sinks", 1 - left / own, at_least=0.5),
-         claim("left", "advantage left after dropping, over the ordinary model's", "little is left", left / heart,
-               at_most=0.5),
-         claim("head-stays", "clean in-context accuracy of fresh sequences: sinks dropped minus the ordinary model",
-               "in-context ability stays in the shared part", after - before, at_least=-0.05),
-         claim("bigrams-stay", "global loss of fresh sequences: sinks dropped minus the ordinary model, nats",
-               "general knowledge stays in the shared part",
-               world.test("global dropped") - ordinary.test("global own"), at_most=0.1)],
-        [lines("Known by heart of the pool", "step", "nats a token", {
-            label: (group.steps_X, group.values(f"fresh {mode} loss_bigram") - group.values(f"pool {mode} loss_bigram"))
-            for label, (group, mode) in shown.items()}),
-         *(lines(title, "step", MEASURES[name][1],
-                 {label: group.curve(f"fresh {mode} {name}") for label, (group, mode) in shown.items()},
-                 ylim=MEASURES[name][2])
-           for title, name in (("In-context accuracy, fresh", "acc_clean"), ("Global loss, fresh", "loss_bigram"))),
-         bars("At the end", "", list(shown),
-              {label: [group.test(f"{name} {mode}") for group, mode in shown.values()]
-               for label, name in (("by heart, nats", "by heart"), ("in-context accuracy", "accuracy"))})],
-    )  # fmt: skip
+        f"Two-layer model with an MLP of {recipe.shared} shared neurons and {recipe.sinks} "
+        f"sinks, {recipe.active:.0%} of "
+        f"the sinks on for a sequence; {POOL} sequences return in half of every batch of "
+        f"{recipe.batch}. AdamW, loss on all "
+        "tokens. By heart: global loss of fresh sequences minus that of the pool. Attention and "
+        "W_O^2 have no sinks.",
+        [
+            claim(
+                "memorizes",
+                "advantage of the ordinary model on the pool over fresh sequences, nats",
+                "repeated sequences are memorized",
+                heart,
+                at_least=0.1,
+            ),
+            claim(
+                "removed",
+                "share of this advantage that dropping removes, in the model with sinks",
+                "what repeats goes to the sinks",
+                1 - left / own,
+                at_least=0.5,
+            ),
+            claim(
+                "left",
+                "advantage left after dropping, over the ordinary model's",
+                "little is left",
+                left / heart,
+                at_most=0.5,
+            ),
+            claim(
+                "head-stays",
+                "clean in-context accuracy of fresh sequences: sinks dropped minus the ordinary "
+                "model",
+                "in-context ability stays in the shared part",
+                after - before,
+                at_least=-0.05,
+            ),
+            claim(
+                "bigrams-stay",
+                "global loss of fresh sequences: sinks dropped minus the ordinary model, nats",
+                "general knowledge stays in the shared part",
+                world.test("global dropped") - ordinary.test("global own"),
+                at_most=0.1,
+            ),
+        ],
+        [
+            lines(
+                "Known by heart of the pool",
+                "step",
+                "nats a token",
+                {
+                    label: (
+                        group.steps_X,
+                        group.values(f"fresh {mode} loss_bigram")
+                        - group.values(f"pool {mode} loss_bigram"),
+                    )
+                    for label, (group, mode) in shown.items()
+                },
+            ),
+            *(
+                lines(
+                    title,
+                    "step",
+                    MEASURES[name][1],
+                    {
+                        label: group.curve(f"fresh {mode} {name}")
+                        for label, (group, mode) in shown.items()
+                    },
+                    ylim=MEASURES[name][2],
+                )
+                for title, name in (
+                    ("In-context accuracy, fresh", "acc_clean"),
+                    ("Global loss, fresh", "loss_bigram"),
+                )
+            ),
+            bars(
+                "At the end",
+                "",
+                list(shown),
+                {
+                    label: [group.test(f"{name} {mode}") for group, mode in shown.values()]
+                    for label, name in (
+                        ("by heart, nats", "by heart"),
+                        ("in-context accuracy", "accuracy"),
+                    )
+                },
+            ),
+        ],
+    )

@@ -1,12 +1,15 @@
-"""The data law (section 3): bigrams of a text, in which K trigger characters have an output specific to the sequence.
+"""The data law (section 3): bigrams of a text, in which K trigger characters have an output
+specific to the sequence.
 
-For every sequence: K triggers q, fixed (the most frequent characters) or drawn from pi_u without replacement; an output o
-for each, uniform or from pi_b(.|q); then z_1 ~ pi_u. After z_t comes its output if it is a trigger, else a draw from
-pi_b(.|z_t). From a trigger's second time on, its output can be predicted from the sequence alone.
+For every sequence: K triggers q, fixed (the most frequent characters) or drawn from pi_u without
+replacement; an output o for each, uniform or from pi_b(.|q); then z_1 ~ pi_u. After z_t comes its
+output if it is a trigger, else a draw from pi_b(.|z_t). From a trigger's second time on, its output
+can be predicted from the sequence alone.
 
 All draws are on the device, hundreds of sequences in one scan over time.
 
-Axes: B sequences, S = T + 1 tokens of a sequence, T positions that predict the next, K triggers, V characters.
+Axes: B sequences, S = T + 1 tokens of a sequence, T positions that predict the next, K triggers, V
+characters.
 """
 
 import dataclasses
@@ -25,7 +28,8 @@ class Law:
     """The parameters of a data law.
 
     Attributes:
-      k: triggers per sequence. fixed: the same k in all: the most frequent, after skipping the `offset` most frequent.
+      k: triggers per sequence. fixed: the same k in all: the most frequent, after skipping the
+      `offset` most frequent.
       bigram_outputs: outputs from pi_b(.|q) instead of uniform. no_repeat: never o = q.
       length: T, positions that predict; a sequence has one token more.
     """
@@ -45,15 +49,26 @@ class Law:
         """
         size = len(statistics.characters)
         if not 1 <= self.k <= size:
-            raise InputError(f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of the text")
+            raise InputError(
+                f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of "
+                "the text"
+            )
         if self.length < 2:
-            raise InputError(f"--length={self.length}: a trigger comes twice in 2 tokens at the least")
+            raise InputError(
+                f"--length={self.length}: a trigger comes twice in 2 tokens at the least"
+            )
         if self.offset + self.k > size:
-            raise InputError(f"--k={self.k}: {size} characters without the {self.offset} most frequent are too few")
+            raise InputError(
+                f"--k={self.k}: {size} characters without the {self.offset} most frequent are "
+                "too few"
+            )
         alone = (np.diag(statistics.pi_b_VV) == 1).nonzero()[0]
         if self.bigram_outputs and self.no_repeat and len(alone):
             only = statistics.characters[alone[0]]
-            raise InputError(f"--text: nothing but {only!r} ever follows {only!r}, so it has no output that differs")
+            raise InputError(
+                f"--text: nothing but {only!r} ever follows {only!r}, so it has no output that "
+                "differs"
+            )
         return self
 
 
@@ -62,10 +77,10 @@ class Batch(NamedTuple):
 
     Attributes:
       tokens_BS: int32. x is all but the last, y all but the first.
-      seen_BT: int32, how often this trigger has come, including now; 0 if x is no trigger. From 2 on the next token can be
-        predicted.
-      cyclic_B: bool, whether the sequence ends in tokens that lead to one another forever: triggers (such as o = q), and
-        characters with only one possible successor, like the u after q.
+      seen_BT: int32, how often this trigger has come, including now; 0 if x is no trigger. From 2
+        on the next token can be predicted.
+      cyclic_B: bool, whether the sequence ends in tokens that lead to one another forever: triggers
+        (such as o = q), and characters with only one possible successor, like the u after q.
     """
 
     tokens_BS: jax.Array
@@ -81,7 +96,11 @@ def fixed_triggers(statistics: Statistics, k: int, offset: int) -> np.ndarray:
 
 def candidates(statistics: Statistics, law: Law) -> np.ndarray:
     """Characters that can be triggers: the fixed ones, or all -> int64 (K or V,)."""
-    return fixed_triggers(statistics, law.k, law.offset) if law.fixed else np.arange(len(statistics.unigrams_V))
+    return (
+        fixed_triggers(statistics, law.k, law.offset)
+        if law.fixed
+        else np.arange(len(statistics.unigrams_V))
+    )
 
 
 def _cumulative(p_xV: np.ndarray) -> jax.Array:
@@ -91,7 +110,9 @@ def _cumulative(p_xV: np.ndarray) -> jax.Array:
 
 
 def _inverse(cumulative_xV: jax.Array, uniform_x: jax.Array) -> jax.Array:
-    """The character at which the cumulative distribution passes `uniform`; its probability is never 0 -> int32 (x)."""
+    """The character at which the cumulative distribution passes `uniform`; its probability is never
+    0 -> int32 (x).
+    """
     return (cumulative_xV <= uniform_x[..., None]).sum(-1).astype(jnp.int32)
 
 
@@ -102,7 +123,8 @@ def sampler(statistics: Statistics, law: Law):
     log_u_V = jnp.asarray(np.log(statistics.pi_u_V), jnp.float32)
     outputs_VV = statistics.pi_b_VV if law.bigram_outputs else np.ones((size, size))
     outputs_VV = outputs_VV * (1 - np.eye(size)) if law.no_repeat else outputs_VV
-    # A row that no_repeat leaves empty belongs to no trigger (`Law.check`), but must still be a distribution.
+    # A row that no_repeat leaves empty belongs to no trigger (`Law.check`), but must still be a
+    # distribution.
     outputs_VV = _cumulative(np.where(outputs_VV.sum(1, keepdims=True) > 0, outputs_VV, 1.0))
     certain_V = statistics.pi_b_VV.max(1) == 1
     sole_V = jnp.asarray(np.where(certain_V, statistics.pi_b_VV.argmax(1), -1), jnp.int32)
@@ -117,7 +139,9 @@ def sampler(statistics: Statistics, law: Law):
             # The k largest of log p + Gumbel noise are k draws without replacement.
             noisy_BV = log_u_V + jax.random.gumbel(of_triggers, (sequences, size))
             triggers_BK = jax.lax.top_k(noisy_BV, law.k)[1].astype(jnp.int32)
-        outputs_BK = _inverse(outputs_VV[triggers_BK], jax.random.uniform(of_outputs, (sequences, law.k)))
+        outputs_BK = _inverse(
+            outputs_VV[triggers_BK], jax.random.uniform(of_outputs, (sequences, law.k))
+        )
         uniform_SB = jax.random.uniform(of_tokens, (law.length + 1, sequences))
 
         def forced(at_B):
@@ -136,10 +160,14 @@ def sampler(statistics: Statistics, law: Law):
 
         is_BTK = tokens_BS[:, :-1, None] == triggers_BK[:, None]
         seen_BT = jnp.where(is_BTK, jnp.cumsum(is_BTK, axis=1), 0).sum(-1).astype(jnp.int32)
-        # There are `links` forced tokens. Passing more of them without a choice means being in a cycle.
-        trapped_B = jax.lax.fori_loop(
-            0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
-        ) >= 0  # fmt: skip
+        # There are `links` forced tokens. Passing more of them without a choice means being in a
+        # cycle.
+        trapped_B = (
+            jax.lax.fori_loop(
+                0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
+            )
+            >= 0
+        )
         return Batch(tokens_BS, seen_BT, trapped_B)
 
     return sample

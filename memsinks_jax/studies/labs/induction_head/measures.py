@@ -1,6 +1,8 @@
-"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory; of models without a head.
+"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory; of
+models without a head.
 
-A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as in `model`.
+A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as
+in `model`.
 """
 
 import jax
@@ -21,16 +23,19 @@ SEQUENCES = 1000  # of `reference`
 
 def losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
     """Cross-entropy of every position in nats -> (B, T)."""
-    return jax.nn.logsumexp(logits_BTV, -1) - jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
+    return (
+        jax.nn.logsumexp(logits_BTV, -1)
+        - jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
+    )
 
 
 def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
     """Accuracy and loss, named as in the study's code -> {name: (2,)}.
 
-    acc_tot: on outputs of triggers. acc_start: on those in the first ten positions. acc_end: on outputs of triggers seen
-    before, the in-context accuracy; acc_clean: the same without sequences that end in a cycle; acc_second: at a trigger's
-    second time. loss_head: nats per output of a trigger seen before; loss_bigram: nats per token that no trigger decides,
-    the global loss.
+    acc_tot: on outputs of triggers. acc_start: on those in the first ten positions. acc_end: on
+    outputs of triggers seen before, the in-context accuracy; acc_clean: the same without sequences
+    that end in a cycle; acc_second: at a trigger's second time. loss_head: nats per output of a
+    trigger seen before; loss_bigram: nats per token that no trigger decides, the global loss.
     """
     targets_BT = batch.tokens_BS[:, 1:]
     right_BT, loss_BT = logits_BTV.argmax(-1) == targets_BT, losses(logits_BTV, targets_BT)
@@ -44,20 +49,26 @@ def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         "loss_head": (loss_BT, known_BT),
         "loss_bigram": (loss_BT, batch.seen_BT == 0),
     }
-    return {name: jnp.stack([jnp.where(where, x, 0).sum(), where.sum()]) for name, (x, where) in over.items()}
+    return {
+        name: jnp.stack([jnp.where(where, x, 0).sum(), where.sum()])
+        for name, (x, where) in over.items()
+    }
 
 
 def attention(attentions: tuple[jax.Array, ...], batch: Batch) -> dict[str, jax.Array]:
-    """Positions that the layers attend to most, named as in the study's code -> {name: (2, H)}, one column per head.
+    """Positions that the layers attend to most, named as in the study's code -> {name: (2, H)}, one
+    column per head.
 
-    score_acc: the first layer, one position after a trigger, attends to the trigger. score2_acc: the second layer, at a
-    trigger seen before, attends to a token right after this trigger; score2_next_acc: to the token to predict. A model of
-    one layer has only the first.
+    score_acc: the first layer, one position after a trigger, attends to the trigger. score2_acc:
+    the second layer, at a trigger seen before, attends to a token right after this trigger;
+    score2_next_acc: to the token to predict. A model of one layer has only the first.
     """
     tokens_BT, targets_BT = batch.tokens_BS[:, :-1], batch.tokens_BS[:, 1:]
     length = tokens_BT.shape[1]
     at_BHT = attentions[0].argmax(-1)
-    over = {"score_acc": ((at_BHT == jnp.arange(length) - 1)[:, :, 1:], (batch.seen_BT >= 1)[:, :-1])}
+    over = {
+        "score_acc": ((at_BHT == jnp.arange(length) - 1)[:, :, 1:], (batch.seen_BT >= 1)[:, :-1])
+    }
     if len(attentions) > 1:
         at_BHT = attentions[1].argmax(-1)
         pick = jax.vmap(lambda tokens_T, at_HT: tokens_T[at_HT])
@@ -80,10 +91,15 @@ def add(tallies) -> dict[str, np.ndarray]:
 def rates(tallied: dict) -> dict[str, float]:
     """Sum over count. Takes the best head, and NaN if nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {name: float(np.max(np.divide(*np.asarray(pair, np.float64)))) for name, pair in tallied.items()}
+        return {
+            name: float(np.max(np.divide(*np.asarray(pair, np.float64))))
+            for name, pair in tallied.items()
+        }
 
 
-def recall(queries_ND: jax.Array, matrix: jax.Array, keys_MD: jax.Array, right_N: jax.Array) -> jax.Array:
+def recall(
+    queries_ND: jax.Array, matrix: jax.Array, keys_MD: jax.Array, right_N: jax.Array
+) -> jax.Array:
     """Share of queries u_i whose score u_i . W v, over all keys v, is largest at the right key."""
     return ((queries_ND @ matrix @ keys_MD.T).argmax(1) == right_N).mean()
 
@@ -91,14 +107,17 @@ def recall(queries_ND: jax.Array, matrix: jax.Array, keys_MD: jax.Array, right_N
 def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
     """Memory recall (section 4.3) -> {name: share}.
 
-    wo1: W_O^2 maps every remapped token to its unembedding. wk1: W_K^2 maps every possible trigger to its remap w_1 by
-    the first layer. wk0: W_K^1 maps every position to the one before, among all, including later ones; wk0_64: within the
-    first 64. A model without absolute positions, such as one with rotary ones, has no wk0. candidates_Q: what can be a
-    trigger.
+    wo1: W_O^2 maps every remapped token to its unembedding. wk1: W_K^2 maps every possible trigger
+    to its remap w_1 by the first layer. wk0: W_K^1 maps every position to the one before, among
+    all, including later ones; wk0_64: within the first 64. A model without absolute positions, such
+    as one with rotary ones, has no wk0. candidates_Q: what can be a trigger.
     """
     token, position = weights["token"], weights["position"]
     everything_V = jnp.arange(len(token))
-    copy_DD, remap_DD = weights["output_2"] @ weights["value_2"], weights["output_1"] @ weights["value_1"]
+    copy_DD, remap_DD = (
+        weights["output_2"] @ weights["value_2"],
+        weights["output_1"] @ weights["value_1"],
+    )
     triggers_QD = token[jnp.asarray(candidates_Q)]
 
     def of_positions(position):
@@ -106,21 +125,33 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
 
     return {
         "wo1": recall(token, copy_DD.T, weights["unembed"], everything_V),
-        "wk1": recall(triggers_QD, weights["key_2"], triggers_QD @ remap_DD.T, jnp.arange(len(triggers_QD))),
+        "wk1": recall(
+            triggers_QD, weights["key_2"], triggers_QD @ remap_DD.T, jnp.arange(len(triggers_QD))
+        ),
         "wk0": of_positions(position),
         "wk0_64": of_positions(position[:EARLY]),
     }
 
 
-def bigram_divergence(logits_VV: jax.Array, statistics: Statistics, rows_R: np.ndarray) -> jax.Array:
-    """The probe ff1: mean over the given tokens z of KL(pi_b(.|z) || softmax of logits [z, next]), nats."""
+def bigram_divergence(
+    logits_VV: jax.Array, statistics: Statistics, rows_R: np.ndarray
+) -> jax.Array:
+    """The probe ff1: mean over the given tokens z of KL(pi_b(.|z) || softmax of logits [z, next]),
+    nats.
+    """
     p_RV = jnp.asarray(statistics.pi_b_VV[rows_R], jnp.float32)
     log_q_RV = jax.nn.log_softmax(logits_VV[rows_R], -1)
-    return jnp.where(p_RV > 0, p_RV * (jnp.log(jnp.where(p_RV > 0, p_RV, 1.0)) - log_q_RV), 0.0).sum(-1).mean()
+    return (
+        jnp.where(p_RV > 0, p_RV * (jnp.log(jnp.where(p_RV > 0, p_RV, 1.0)) - log_q_RV), 0.0)
+        .sum(-1)
+        .mean()
+    )
 
 
 def feed_forward_logits(weights: dict) -> jax.Array:
-    """Next-token logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V next)."""
+    """Next-token logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V
+    next).
+    """
     token = weights["token"]
     if "ff" in weights:
         return token @ weights["ff"].T @ weights["unembed"].T
@@ -138,9 +169,13 @@ def entropies(statistics: Statistics) -> np.ndarray:
     return -(p_VV * np.log(np.where(p_VV > 0, p_VV, 1.0))).sum(1)
 
 
-def baselines(statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray, cyclic_B: np.ndarray) -> dict:
-    """For these sequences: `floor`, the lowest possible global loss in nats; in-context accuracies of predicting the most
-    frequent token of the context so far (`majority`, and `majority_clean` without cycles) and of pi_b (`bigram`)."""
+def baselines(
+    statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray, cyclic_B: np.ndarray
+) -> dict:
+    """For these sequences: `floor`, the lowest possible global loss in nats; in-context accuracies
+    of predicting the most frequent token of the context so far (`majority`, and `majority_clean`
+    without cycles) and of pi_b (`bigram`).
+    """
     x_BT, y_BT = tokens_BS[:, :-1], tokens_BS[:, 1:]
     known_BT, clean_B1 = seen_BT >= 2, ~cyclic_B[:, None]
     counts_BV = np.zeros((len(x_BT), len(statistics.unigrams_V)), np.int32)
@@ -159,7 +194,9 @@ def baselines(statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray
 
 def reference(statistics: Statistics, law: Law) -> dict[str, float]:
     """The same for sequences of a law."""
-    drawn = jax.device_get(jax.jit(sampler(statistics, law), static_argnums=1)(jax.random.key(0), SEQUENCES))
+    drawn = jax.device_get(
+        jax.jit(sampler(statistics, law), static_argnums=1)(jax.random.key(0), SEQUENCES)
+    )
     return baselines(statistics, drawn.tokens_BS, drawn.seen_BT, drawn.cyclic_B)
 
 
@@ -169,7 +206,11 @@ def _share(right_BT: np.ndarray, where_BT: np.ndarray) -> float:
 
 def in_words(label: str) -> str:
     """A label for what the memories do."""
-    for symbol, word in {"W_O^2": "copying", "W_K^2": "matching", "W_K^1": "previous token"}.items():
+    for symbol, word in {
+        "W_O^2": "copying",
+        "W_K^2": "matching",
+        "W_K^1": "previous token",
+    }.items():
         label = label.replace(symbol, f"{word} (${symbol}$)")
     return label.replace("both W_K ", "both keys ($W_K$) ")
 

@@ -1,8 +1,9 @@
 """Sinks in this setting: a model whose MLP has neurons that only some sequences may use.
 
-Half of every batch are fresh sequences, half come from a small pool that returns all the time. Neurons 0..S-1 of the MLP
-are shared, the rest are sinks. Every sequence has its own share of them, drawn from its number. What the model knows
-about the pool beyond fresh sequences is memorized; dropping the sinks should remove it and keep the induction head.
+Half of every batch are fresh sequences, half come from a small pool that returns all the time.
+Neurons 0..S-1 of the MLP are shared, the rest are sinks. Every sequence has its own share of them,
+drawn from its number. What the model knows about the pool beyond fresh sequences is memorized;
+dropping the sinks should remove it and keep the induction head.
 
 Axes as in `model`; R sequences of the pool, M sinks.
 """
@@ -32,8 +33,9 @@ TESTED = 64  # fresh sequences per test
 @dataclasses.dataclass(frozen=True)
 class World:
     """Attributes:
-    shared, sinks: neurons of the MLP; without sinks the model is ordinary. active: share of the sinks that a sequence may
-    use. pool: sequences that return. batch: sequences per step, half of them from the pool.
+    shared, sinks: neurons of the MLP; without sinks the model is ordinary. active: share of the
+    sinks that a sequence may use. pool: sequences that return. batch: sequences per step, half of
+    them from the pool.
     """
 
     law: Law
@@ -60,15 +62,28 @@ def gates(world: World, key: jax.Array, numbers_B: jax.Array, mode: str) -> jax.
         return jax.random.bernoulli(jax.random.fold_in(key, number), world.active, (world.sinks,))
 
     on_BM = jax.vmap(own_M)(numbers_B) & (mode == "own")
-    return jnp.concatenate([jnp.ones((len(numbers_B), world.shared)), on_BM.astype(jnp.float32)], axis=1)
+    return jnp.concatenate(
+        [jnp.ones((len(numbers_B), world.shared)), on_BM.astype(jnp.float32)], axis=1
+    )
 
 
 def logits(world: World, weights: dict, tokens_BT: jax.Array, gates_BF: jax.Array) -> jax.Array:
-    return world.model.forward(weights, tokens_BT, lambda hidden_BTF: hidden_BTF * gates_BF[:, None]).logits_BTV
+    return world.model.forward(
+        weights, tokens_BT, lambda hidden_BTF: hidden_BTF * gates_BF[:, None]
+    ).logits_BTV
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 7))
-def _steps(world: World, statistics: Statistics, carry, others: dict, pool: Batch, keys: dict, first: int, count: int):
+def _steps(
+    world: World,
+    statistics: Statistics,
+    carry,
+    others: dict,
+    pool: Batch,
+    keys: dict,
+    first: int,
+    count: int,
+):
     """The state after `count` steps, the first with the number `first`. `keys` are by purpose."""
     rule, sample, half = _rule(world), sampler(statistics, world.law), world.batch // 2
 
@@ -93,14 +108,24 @@ def _steps(world: World, statistics: Statistics, carry, others: dict, pool: Batc
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _measure(world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int) -> dict:
+def _measure(
+    world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int
+) -> dict:
     """Tally after a step, of fresh sequences and of the pool."""
-    fresh, found = sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED), {}
+    fresh, found = (
+        sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED),
+        {},
+    )
     for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
         numbers_B = first + jnp.arange(len(batch.seen_BT))
         for mode in MODES:
-            outputs_BTV = logits(world, weights, batch.tokens_BS[:, :-1], gates(world, keys[_MASKS], numbers_B, mode))
-            found |= {f"{name} {mode} {what}": pair for what, pair in measures.tally(outputs_BTV, batch).items()}
+            outputs_BTV = logits(
+                world, weights, batch.tokens_BS[:, :-1], gates(world, keys[_MASKS], numbers_B, mode)
+            )
+            found |= {
+                f"{name} {mode} {what}": pair
+                for what, pair in measures.tally(outputs_BTV, batch).items()
+            }
     return found
 
 
@@ -109,13 +134,18 @@ def _rule(world: World) -> optax.GradientTransformation:
 
 
 def train(
-    world: World, statistics: Statistics, seed: int, path: pathlib.Path, report: Callable[[int, dict], None]
+    world: World,
+    statistics: Statistics,
+    seed: int,
+    path: pathlib.Path,
+    report: Callable[[int, dict], None],
 ) -> Run:
     """One run; `path` and `report` as in `training.resumable`.
 
-    Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh dropped ', 'pool own ' and
-    'pool dropped '. Its test: means over their last three points, by mode, of in-context accuracy and global loss of fresh
-    sequences, and of what the model knows by heart, the global loss of fresh sequences minus that of the pool.
+    Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh
+    dropped ', 'pool own ' and 'pool dropped '. Its test: means over their last three points, by
+    mode, of in-context accuracy and global loss of fresh sequences, and of what the model knows by
+    heart, the global loss of fresh sequences minus that of the pool.
     """
     keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)
@@ -129,12 +159,19 @@ def train(
 
     start = (trained, _rule(world).init(trained))
     carry, curves = resumable(path, world.steps, world.log_every, start, advance, report)
-    shown = [" ".join(names) for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))]
+    shown = [
+        " ".join(names)
+        for names in itertools.product(("fresh", "pool"), MODES, ("acc_clean", "loss_bigram"))
+    ]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in shown}, {}
     for mode in MODES:
         test |= {
             f"accuracy {mode}": ends[f"fresh {mode} acc_clean"],
             f"global {mode}": ends[f"fresh {mode} loss_bigram"],
         }
-        test[f"by heart {mode}"] = ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
-    return Run(world, seed, {name: curves[name] for name in ("step", *shown)}, {**others, **carry[0]}, test)
+        test[f"by heart {mode}"] = (
+            ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
+        )
+    return Run(
+        world, seed, {name: curves[name] for name in ("step", *shown)}, {**others, **carry[0]}, test
+    )

@@ -1,4 +1,6 @@
-"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is concluded from the runs."""
+"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is
+concluded from the runs.
+"""
 
 import dataclasses
 import math
@@ -56,7 +58,9 @@ class Group:
         return self.steps_X[np.where(reached_GX.any(1), reached_GX.argmax(1), -1)].astype(float)
 
     def reached(self, name: str, level: float | np.ndarray) -> np.ndarray:
-        """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last step."""
+        """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last
+        step.
+        """
         return self.first_step(self.values(name, 3) >= np.reshape(level, (-1, 1)))
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -70,8 +74,10 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """run: a generator (preset) that yields its grid {label: recipe}, is sent {label: Group}, and returns an answer and a
-    note as in `Study`, claims, panels, and further runs of results.json if any."""
+    """run: a generator (preset) that yields its grid {label: recipe}, is sent {label: Group}, and
+    returns an answer and a note as in `Study`, claims, panels, and further runs of results.json if
+    any.
+    """
 
     name: str
     title: str
@@ -82,14 +88,25 @@ class Experiment:
 
     def study(self, preset: Preset, runs: dict[str, list[Run]]) -> Study:
         """runs: {label: [one run per seed]}."""
-        groups, running = {label: Group(several) for label, several in runs.items()}, self.run(preset)
+        groups, running = (
+            {label: Group(several) for label, several in runs.items()},
+            self.run(preset),
+        )
         next(running)
         try:
             running.send(groups)
         except StopIteration as stop:
             answer, note, claims, panels, *further = stop.value
         records = [record for label, group in groups.items() for record in group.records(label)]
-        return Study(self.name, f"{self.name}: {self.title}", answer, note, sum(further, records), claims, panels)
+        return Study(
+            self.name,
+            f"{self.name}: {self.title}",
+            answer,
+            note,
+            sum(further, records),
+            claims,
+            panels,
+        )
 
 
 def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndarray]:
@@ -100,19 +117,35 @@ def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndar
 def measured(title: str, group: Group, names: Sequence[str], **settings) -> Panel:
     """A panel of several measures of one group while it trains."""
     _, y, limits = MEASURES[names[0]]
-    return lines(title, "step", y, {MEASURES[name][0]: group.curve(name) for name in names}, ylim=limits, **settings)
+    return lines(
+        title,
+        "step",
+        y,
+        {MEASURES[name][0]: group.curve(name) for name in names},
+        ylim=limits,
+        **settings,
+    )
 
 
-def compared(title: str, groups: dict[str, Group], name: str, floors: dict[str, float] | None = None) -> Panel:
+def compared(
+    title: str, groups: dict[str, Group], name: str, floors: dict[str, float] | None = None
+) -> Panel:
     """A panel of one measure of several groups while they train. floors: of each group, dashed."""
     shown = {label: group.curve(name) for label, group in groups.items()}
     if floors:
-        shown = {label: (steps, curve, steps * 0 + floors[label]) for label, (steps, curve) in shown.items()}
+        shown = {
+            label: (steps, curve, steps * 0 + floors[label])
+            for label, (steps, curve) in shown.items()
+        }
     return lines(title, "step", MEASURES[name][1], shown, ylim=MEASURES[name][2])
 
 
-def record(variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step") -> dict:
-    """One run of results.json, without numbers that are not finite. `axis` names the curve of the other curves' places."""
+def record(
+    variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step"
+) -> dict:
+    """One run of results.json, without numbers that are not finite. `axis` names the curve of the
+    other curves' places.
+    """
     shortened = {}
     for name in [name for name in curves if name != axis]:
         finite_X = np.isfinite(curves[name])

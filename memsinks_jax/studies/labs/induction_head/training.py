@@ -1,7 +1,7 @@
 """Training: fresh sequences drawn on the device, frozen memories, live probes, checkpoints.
 
-The sequences of a step depend only on the seed and the step, so an interrupted run resumes bit for bit.
-Axes as in `model`.
+The sequences of a step depend only on the seed and the step, so an interrupted run resumes bit for
+bit. Axes as in `model`.
 """
 
 import dataclasses
@@ -59,8 +59,9 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run: `curves` {name: (points,)} including `step`, final `weights`, and `test`, rates on fresh sequences
-    at the end. Those of `test_law` start with 'other_'."""
+    """A finished run: `curves` {name: (points,)} including `step`, final `weights`, and `test`,
+    rates on fresh sequences at the end. Those of `test_law` start with 'other_'.
+    """
 
     recipe: Recipe
     seed: int
@@ -75,7 +76,9 @@ def purpose(seed: int, number: int) -> jax.Array:
 
 def start(recipe: Recipe, statistics: Statistics, seed: int) -> tuple[dict, dict, optax.OptState]:
     """Trained weights, the others, and the optimizer's state."""
-    drawn = recipe.model.initial(purpose(seed, _WEIGHTS), len(statistics.characters), recipe.law.length)
+    drawn = recipe.model.initial(
+        purpose(seed, _WEIGHTS), len(statistics.characters), recipe.law.length
+    )
     trained = {name: drawn.pop(name) for name in recipe.model.trainable}
     return trained, drawn, optimizer(recipe).init(trained)
 
@@ -87,7 +90,9 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
     else:
         decay = optax.add_decayed_weights(recipe.weight_decay)
         rule = optax.chain(decay, optax.sgd(recipe.learning_rate, momentum=recipe.momentum))
-    return rule if recipe.clip is None else optax.chain(optax.clip_by_global_norm(recipe.clip), rule)
+    return (
+        rule if recipe.clip is None else optax.chain(optax.clip_by_global_norm(recipe.clip), rule)
+    )
 
 
 def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple[dict, dict]:
@@ -117,22 +122,42 @@ def gradient(recipe: Recipe, trained: dict, others: dict, batch: Batch) -> tuple
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))
-def steps(recipe: Recipe, statistics: Statistics, carry, others: dict, root: jax.Array, first: int, count: int):
-    """`count` steps, the first with the number `first`. root: key of the data. others: weights that are not trained.
+def steps(
+    recipe: Recipe,
+    statistics: Statistics,
+    carry,
+    others: dict,
+    root: jax.Array,
+    first: int,
+    count: int,
+):
+    """`count` steps, the first with the number `first`. root: key of the data. others: weights that
+    are not trained.
 
-    (trained weights, optimizer's state) -> the same, and the summed tally. Compiled once for all seeds.
+    (trained weights, optimizer's state) -> the same, and the summed tally. Compiled once for all
+    seeds.
     """
-    sample, rule, until = sampler(statistics, recipe.law), optimizer(recipe), dict(recipe.frozen_until)
+    sample, rule, until = (
+        sampler(statistics, recipe.law),
+        optimizer(recipe),
+        dict(recipe.frozen_until),
+    )
 
     def one(carry, number):
         trained, state = carry
-        grads, tally = gradient(recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch))
+        grads, tally = gradient(
+            recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch)
+        )
         free = {name: number >= until.get(name, 0) for name in trained}
-        # For frozen memories the optimizer sees zero weights and gradients, so that no momentum builds up.
+        # For frozen memories the optimizer sees zero weights and gradients, so that no momentum
+        # builds up.
         hidden = {name: jnp.where(free[name], matrix, 0.0) for name, matrix in trained.items()}
         grads = {name: jnp.where(free[name], grad, 0.0) for name, grad in grads.items()}
         updates, state = rule.update(grads, state, hidden)
-        trained = {name: jnp.where(free[name], matrix + updates[name], matrix) for name, matrix in trained.items()}
+        trained = {
+            name: jnp.where(free[name], matrix + updates[name], matrix)
+            for name, matrix in trained.items()
+        }
         return (trained, state), tally
 
     carry, tallies = jax.lax.scan(one, carry, first + jnp.arange(count))
@@ -141,7 +166,12 @@ def steps(recipe: Recipe, statistics: Statistics, carry, others: dict, root: jax
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def fresh(
-    model: TwoLayers | Full, statistics: Statistics, law: Law, sequences: int, weights: dict, key: jax.Array
+    model: TwoLayers | Full,
+    statistics: Statistics,
+    law: Law,
+    sequences: int,
+    weights: dict,
+    key: jax.Array,
 ) -> dict:
     """Tally of sequences that no training has seen."""
     batch = sampler(statistics, law)(key, sequences)
@@ -151,22 +181,34 @@ def fresh(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def probes(recipe: Recipe, statistics: Statistics, weights: dict) -> dict[str, jax.Array]:
     """Probes of the weights -> {probe: value}."""
-    model, chosen, everything = recipe.model, candidates(statistics, recipe.law), np.arange(len(statistics.characters))
+    model, chosen, everything = (
+        recipe.model,
+        candidates(statistics, recipe.law),
+        np.arange(len(statistics.characters)),
+    )
     undecided = np.setdiff1d(everything, chosen) if recipe.law.fixed else everything
     if isinstance(model, Full):
         return {}
     found = measures.probes(weights, chosen)
     if model.positions == "rotary":
-        found = {name: value for name, value in found.items() if measures.MEMORY_OF[name] != "key_1"}
+        found = {
+            name: value for name, value in found.items() if measures.MEMORY_OF[name] != "key_1"
+        }
     if model.feed_forward != "none" and len(undecided):
-        found["ff1"] = measures.bigram_divergence(measures.feed_forward_logits(weights), statistics, undecided)
+        found["ff1"] = measures.bigram_divergence(
+            measures.feed_forward_logits(weights), statistics, undecided
+        )
     return found
 
 
-def test_rates(model: TwoLayers | Full, statistics: Statistics, weights: dict, law: Law, seed: int) -> dict[str, float]:
+def test_rates(
+    model: TwoLayers | Full, statistics: Statistics, weights: dict, law: Law, seed: int
+) -> dict[str, float]:
     """Rates on `EVALUATED` sequences of a law that no training has seen."""
     keys = jax.random.split(purpose(seed, _TEST), EVALUATED // 16)
-    return measures.rates(measures.add(fresh(model, statistics, law, 16, weights, key) for key in keys))
+    return measures.rates(
+        measures.add(fresh(model, statistics, law, 16, weights, key) for key in keys)
+    )
 
 
 def digest(recipe: Recipe, statistics: Statistics, seed: int) -> str:
@@ -177,30 +219,48 @@ def digest(recipe: Recipe, statistics: Statistics, seed: int) -> str:
 
 def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -> None:
     """Writes atomically."""
-    leaves = {f"leaf_{place}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(carry))}
+    leaves = {
+        f"leaf_{place}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(carry))
+    }
     scratch = path.with_suffix(".new.npz")
     np.savez(scratch, step=step, curves=json.dumps(curves), **leaves)
     os.replace(scratch, path)
 
 
 def load(path: pathlib.Path, carry):
-    """Reads what `save` wrote, in the structure of `carry`. Raises InputError if the file is damaged."""
+    """Reads what `save` wrote, in the structure of `carry`. Raises InputError if the file is
+    damaged.
+    """
     try:
         with path.open("rb") as file, np.load(file) as stored:
             leaves, shape = jax.tree.flatten(carry)
             found = [jnp.asarray(stored[f"leaf_{place}"]) for place in range(len(leaves))]
-            return jax.tree.unflatten(shape, found), int(stored["step"]), json.loads(str(stored["curves"]))
+            return (
+                jax.tree.unflatten(shape, found),
+                int(stored["step"]),
+                json.loads(str(stored["curves"])),
+            )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read ({type(error).__name__}); delete it and run again") from None
+        raise InputError(
+            f"{path}: cannot be read ({type(error).__name__}); delete it and run again"
+        ) from None
 
 
 def resumable(
-    path: pathlib.Path, steps: int, log_every: int, carry, advance: Callable, report: Callable[[int, dict], None]
+    path: pathlib.Path,
+    steps: int,
+    log_every: int,
+    carry,
+    advance: Callable,
+    report: Callable[[int, dict], None],
 ):
-    """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)} including `step`).
+    """Trains, from a checkpoint at `path` if there is one -> (carry, curves {name: (points,)}
+    including `step`).
 
-    carry: trained weights and the optimizer's state. advance: (carry, steps done, further steps) -> (carry, {name: value}).
-    report: called with the step and these values every `log_every` steps. If it raises, the state is saved and the run ends.
+    carry: trained weights and the optimizer's state. advance: (carry, steps done, further steps) ->
+    (carry, {name: value}).
+    report: called with the step and these values every `log_every` steps. If it raises, the state
+    is saved and the run ends.
     """
     done, curves, saved = 0, {}, time.monotonic()
     if path.exists():
@@ -223,7 +283,11 @@ def resumable(
 
 
 def train(
-    recipe: Recipe, statistics: Statistics, seed: int, path: pathlib.Path, report: Callable[[int, dict], None]
+    recipe: Recipe,
+    statistics: Statistics,
+    seed: int,
+    path: pathlib.Path,
+    report: Callable[[int, dict], None],
 ) -> Run:
     """One run; `path` and `report` as in `resumable`."""
     trained, others, state = start(recipe, statistics, seed)
@@ -234,13 +298,17 @@ def train(
         weights, key = {**others, **carry[0]}, jax.random.fold_in(of_test, done + count)
         tested = fresh(recipe.model, statistics, recipe.test_law or recipe.law, few, weights, key)
         tested, found = measures.rates(jax.device_get(tested)), probes(recipe, statistics, weights)
-        point = measures.rates(jax.device_get(tally)) | {name: float(value) for name, value in found.items()}
+        point = measures.rates(jax.device_get(tally)) | {
+            name: float(value) for name, value in found.items()
+        }
         point |= {name: value for name, value in tested.items() if name.startswith("score")}
         if recipe.test_law is not None:
             point |= {f"other_{name}": tested[name] for name in ("acc_end", "acc_clean")}
         return carry, point
 
-    carry, curves = resumable(path, recipe.steps, recipe.log_every, (trained, state), advance, report)
+    carry, curves = resumable(
+        path, recipe.steps, recipe.log_every, (trained, state), advance, report
+    )
     weights, test = {**others, **carry[0]}, {}
     for prefix, law in (("", recipe.law), ("other_", recipe.test_law)):
         if law is not None:

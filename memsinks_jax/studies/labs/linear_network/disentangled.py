@@ -1,16 +1,20 @@
 """Theorems 3.1, D.3 and D.5: what gradient flow does with a memory that resembles other text.
 
-Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated. Features have a semantic
-and a memorization part, S_sem + S_mem. The rows of W*, the minimum-norm interpolant of the examples seen once, lie in
-S_sem. |phi_mem(s_mem)| = 1, phi_mem(s_i) . phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to
-col(W*); sigma_i(W*) < 1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem
-(Definition D.1 prints S_sem). The one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta phi_mem(s_mem)^T.
+Setting: f(x) = W_proj W_fc x, squared loss, N examples seen once and (s_mem, y_mem) repeated.
+Features have a semantic and a memorization part, S_sem + S_mem. The rows of W*, the minimum-norm
+interpolant of the examples seen once, lie in S_sem. |phi_mem(s_mem)| = 1, phi_mem(s_i) .
+phi_mem(s_mem) = 0; Delta = y_mem - W* phi(s_mem), |Delta| > 1, orthogonal to col(W*); sigma_i(W*) <
+1/(2k), k = rank(W*) > 2. The disentangled solution is W_dis = W* + c u v^T, v in S_mem (Definition
+D.1 prints S_sem). The one closest to all others has v = phi_mem(s_mem): W_dis = W* + Delta
+phi_mem(s_mem)^T.
 
-Stated (D.3): if s_mem is natural, gradient flow does not converge to W_dis. D.5 (cited from Varre et al. 2023): from
-W_proj = 0, W_fc^T W_fc = 2 gamma I (printed transposed), it converges to the interpolant of least norm, Y X^+.
-Errors: "natural" is not defined, and without it the statement is false. If the examples seen once span S_sem, all
-assumptions hold, but gradient flow converges to W_dis. The proof assumes that an entangled solution (D.2: an interpolant
-with new singular values at most |Delta|/(k+1)) exists. One does iff |r| >= k+1 (r below), which is much more than needed.
+Stated (D.3): if s_mem is natural, gradient flow does not converge to W_dis. D.5 (cited from Varre
+et al. 2023): from W_proj = 0, W_fc^T W_fc = 2 gamma I (printed transposed), it converges to the
+interpolant of least norm, Y X^+.
+Errors: "natural" is not defined, and without it the statement is false. If the examples seen once
+span S_sem, all assumptions hold, but gradient flow converges to W_dis. The proof assumes that an
+entangled solution (D.2: an interpolant with new singular values at most |Delta|/(k+1)) exists. One
+does iff |r| >= k+1 (r below), which is much more than needed.
 
 Corrected: let r = phi(s_mem) minus its projection on span{phi(s_i)}. Then
     W_gf = W* + Delta r^T / |r|^2,        |W_gf|^2 = |W*|^2 + |Delta|^2 / |r|^2,
@@ -50,7 +54,9 @@ class Problem:
 
     @property
     def dis_OF(self) -> np.ndarray:
-        return self.star_OF + np.outer(self.delta_O, np.where(np.arange(len(self.s_F)) < D_SEM, 0, self.s_F))
+        return self.star_OF + np.outer(
+            self.delta_O, np.where(np.arange(len(self.s_F)) < D_SEM, 0, self.s_F)
+        )
 
     @property
     def r_F(self) -> np.ndarray:
@@ -72,11 +78,16 @@ class Problem:
 
 
 def problem(rng: np.random.Generator, novelty: float) -> Problem:
-    """Satisfies all assumptions of Theorem D.3. With novelty 0 the examples seen once span S_sem. Otherwise they leave
-    one direction to s_mem."""
+    """Satisfies all assumptions of Theorem D.3. With novelty 0 the examples seen once span S_sem.
+    Otherwise they leave one direction to s_mem.
+    """
     known = D_SEM - (novelty > 0)
     sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
-    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = orthogonal(rng, D_SEM), orthogonal(rng, D_MEM), orthogonal(rng, OUTPUTS)
+    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = (
+        orthogonal(rng, D_SEM),
+        orthogonal(rng, D_MEM),
+        orthogonal(rng, OUTPUTS),
+    )
     star_OF = SIGMA * left_OO[:, :RANK] @ sem_FD[:, :RANK].T
     x_FN = sem_FD[:, :known] @ rng.standard_normal((known, ONCE)) / math.sqrt(known)
     x_FN += mem_FD[:, 1:] @ rng.standard_normal((D_MEM - 1, ONCE)) / math.sqrt(D_MEM - 1)
@@ -89,12 +100,17 @@ def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
     return np.linalg.qr(rng.standard_normal((size, size)))[0]
 
 
-def descend(rng: np.random.Generator, problems: list[Problem]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W of every problem
-    (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O, F)."""
+def descend(
+    rng: np.random.Generator, problems: list[Problem]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W
+    of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O,
+    F).
+    """
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
-    fc_PHF = np.stack([orthogonal(rng, HIDDEN)[:, : D_SEM + D_MEM] for _ in problems])  # 2 gamma = 1
+    # 2 gamma = 1
+    fc_PHF = np.stack([orthogonal(rng, HIDDEN)[:, : D_SEM + D_MEM] for _ in problems])
     proj_POH = np.zeros((len(problems), OUTPUTS, HIDDEN))
     steps, seen = [], []
     for step in range(MOST_STEPS):
@@ -125,13 +141,17 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
         "norm of r": np.linalg.norm(r_F),
         "squared norm": (w_OF**2).sum(),
         "squared norm, corrected": star + size**2 / (r_F @ r_F),
-        "squared norm, bound of D.2": star + 2 * sigma.sum() * size / (RANK + 1) + size**2 / (RANK + 1),
+        "squared norm, bound of D.2": star
+        + 2 * sigma.sum() * size / (RANK + 1)
+        + size**2 / (RANK + 1),
         "squared norm of W_dis": (one.dis_OF**2).sum(),
     }
 
 
 def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
-    """Violations of the stated and the corrected theorem by the minimum-norm interpolant, over random problems."""
+    """Violations of the stated and the corrected theorem by the minimum-norm interpolant, over
+    random problems.
+    """
     rng = generator(seed, f"disentangled {spanning}")
     found = {"stated": 0, "corrected": 0, "D.2 exists": 0, "error": 0.0}
     for _ in range(trials):
@@ -146,12 +166,20 @@ def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
 
 
 def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
-    """Gradient descent at every novelty -> facts of where it ended; the steps recorded (L,), distance to W_dis (P, L)."""
+    """Gradient descent at every novelty -> facts of where it ended; the steps recorded (L,),
+    distance to W_dis (P, L).
+    """
     rng = generator(seed, "disentangled")
     problems = [problem(rng, novelty) for novelty in NOVELTIES]
     w_POF, steps, seen_LPOF = descend(rng, problems)
-    distance_PL = [np.linalg.norm(seen_LPOF[:, p] - one.dis_OF, axis=(1, 2)) for p, one in enumerate(problems)]
-    return [facts(one, w) for one, w in zip(problems, w_POF, strict=True)], steps, np.array(distance_PL)
+    distance_PL = [
+        np.linalg.norm(seen_LPOF[:, p] - one.dis_OF, axis=(1, 2)) for p, one in enumerate(problems)
+    ]
+    return (
+        [facts(one, w) for one, w in zip(problems, w_POF, strict=True)],
+        steps,
+        np.array(distance_PL),
+    )
 
 
 def study(seeds: tuple[int, ...]) -> Study:
@@ -160,22 +188,60 @@ def study(seeds: tuple[int, ...]) -> Study:
         for nu, one, distance_L in zip(NOVELTIES, found, distance_PL, strict=True):
             curves = {"to W_dis": ("step", steps, distance_L[None])}
             runs += record(f"novelty={nu:g}", [seed], columns([one]), curves)
-    spanning, novel = (columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False))
-    runs += record("once-seen span S_sem", seeds, spanning) + record("novel direction", seeds, novel)
-    of_SP = {name: np.array([[one[name] for one in found] for found, *_ in flows]) for name in flows[0][0][0]}
+    spanning, novel = (
+        columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False)
+    )
+    runs += record("once-seen span S_sem", seeds, spanning) + record(
+        "novel direction", seeds, novel
+    )
+    of_SP = {
+        name: np.array([[one[name] for one in found] for found, *_ in flows])
+        for name in flows[0][0][0]
+    }
     claims = [
-        claim("d5", "|W_gf - Y X^+| x 10^8, largest over novelties", "0 (D.5)", of_SP["to least norm"].max(1) * 1e8,
-              at_most=1),
-        claim("form", "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same", "corrected",
-              of_SP["to corrected form"].max(1) * 1e8, at_most=1),
-        violated("stated_spanning", "W_gf ≠ W_dis, once-seen span S_sem", "never (D.3)", spanning["stated"], TRIALS),
-        violated("stated_novel", "W_gf ≠ W_dis, s_mem has a novel semantic direction", "never (D.3)", novel["stated"],
-                 TRIALS),
-        violated("corrected", "W_gf = W_dis iff r has no part in S_sem", "corrected",
-                 np.add(spanning["corrected"], novel["corrected"]), 2 * TRIALS),
-        violated("assumed", "an entangled solution (D.2) exists, as the proof assumes, novel direction",
-                 "always (proof)", np.subtract(TRIALS, novel["D.2 exists"]), TRIALS),
-    ]  # fmt: skip
+        claim(
+            "d5",
+            "|W_gf - Y X^+| x 10^8, largest over novelties",
+            "0 (D.5)",
+            of_SP["to least norm"].max(1) * 1e8,
+            at_most=1,
+        ),
+        claim(
+            "form",
+            "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same",
+            "corrected",
+            of_SP["to corrected form"].max(1) * 1e8,
+            at_most=1,
+        ),
+        violated(
+            "stated_spanning",
+            "W_gf ≠ W_dis, once-seen span S_sem",
+            "never (D.3)",
+            spanning["stated"],
+            TRIALS,
+        ),
+        violated(
+            "stated_novel",
+            "W_gf ≠ W_dis, s_mem has a novel semantic direction",
+            "never (D.3)",
+            novel["stated"],
+            TRIALS,
+        ),
+        violated(
+            "corrected",
+            "W_gf = W_dis iff r has no part in S_sem",
+            "corrected",
+            np.add(spanning["corrected"], novel["corrected"]),
+            2 * TRIALS,
+        ),
+        violated(
+            "assumed",
+            "an entangled solution (D.2) exists, as the proof assumes, novel direction",
+            "always (proof)",
+            np.subtract(TRIALS, novel["D.2 exists"]),
+            TRIALS,
+        ),
+    ]
     for place, nu in enumerate(NOVELTIES):
         for name, what, measure, expected, digits in (
             ("share", "entangled share of the update", "share", nu**2 / (1 + nu**2), 3),
@@ -183,37 +249,92 @@ def study(seeds: tuple[int, ...]) -> Study:
         ):
             statement, expected = f"{what}, novelty {nu:g}", round(expected, digits)
             values_S = of_SP[measure][:, place]
-            claims.append(near(f"{name}_{nu:g}", statement, "above 0 (D.3)", values_S, expected, 10**-digits))
+            claims.append(
+                near(f"{name}_{nu:g}", statement, "above 0 (D.3)", values_S, expected, 10**-digits)
+            )
     claims += [
         near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
         for name, statement, paper, measure, expected in (
-            ("norm", f"|W_gf|², novelty {NOVELTIES[-1]:g}", "below the bound of D.2", "squared norm", 0.14),
-            ("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", "squared norm, bound of D.2", 0.82),
+            (
+                "norm",
+                f"|W_gf|², novelty {NOVELTIES[-1]:g}",
+                "below the bound of D.2",
+                "squared norm",
+                0.14,
+            ),
+            (
+                "norm_d2",
+                "bound of D.2 on |W_ent|²",
+                "below |W_dis|²",
+                "squared norm, bound of D.2",
+                0.82,
+            ),
             ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
         )
     ]
     nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
     star, bound = RANK * SIGMA**2, of_SP["squared norm, bound of D.2"].mean()
     shown = [
-        lines("Entangled share of the update", "novelty $\\nu$", "share",
-              {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))}, "o", ylim=(0, 1)),
-        lines("Where gradient flow ends", "novelty $\\nu$", "distance, squared norm",
-              {"distance to $W_{dis}$": (nus, of_SP["to W_dis"]), "squared norm": (nus, of_SP["squared norm"]),
-               "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
-               "squared norm of $W_{dis}$, its bound in D.2": (nu, None, 0 * nu + star + DELTA**2, 0 * nu + bound)},
-              "o", 2),
-        lines("Distance to $W_{dis}$ while training", "step", "distance",
-              {f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
-               for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)}, legend=2, log="y"),
-    ]  # fmt: skip
+        lines(
+            "Entangled share of the update",
+            "novelty $\\nu$",
+            "share",
+            {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))},
+            "o",
+            ylim=(0, 1),
+        ),
+        lines(
+            "Where gradient flow ends",
+            "novelty $\\nu$",
+            "distance, squared norm",
+            {
+                "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
+                "squared norm": (nus, of_SP["squared norm"]),
+                "derived": (
+                    nu,
+                    None,
+                    DELTA * nu / np.sqrt(1 + nu**2),
+                    star + DELTA**2 / (1 + nu**2),
+                ),
+                "squared norm of $W_{dis}$, its bound in D.2": (
+                    nu,
+                    None,
+                    0 * nu + star + DELTA**2,
+                    0 * nu + bound,
+                ),
+            },
+            "o",
+            2,
+        ),
+        lines(
+            "Distance to $W_{dis}$ while training",
+            "step",
+            "distance",
+            {
+                f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)
+            },
+            legend=2,
+            log="y",
+        ),
+    ]
     return Study(
-        "disentangled", "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
-        "Gradient flow uses just the directions of the memory which no other text has, in proportion. If those are all "
-        "in the memorization subspace it finds the disentangled solution, against the theorem as stated; with a "
+        "disentangled",
+        "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
+        "Gradient flow uses just the directions of the memory which no other text has, in "
+        "proportion. If those are all "
+        "in the memorization subspace it finds the disentangled solution, against the theorem as "
+        "stated; with a "
         "novelty of 1, half of the update is in the semantic subspace.",
-        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, |Δ| = {DELTA:g}, "
-        f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at rate {RATE:g} until the "
-        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a seed with, and {TRIALS} "
-        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
-        runs, claims, shown,
-    )  # fmt: skip
+        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} "
+        f"repeats, |Δ| = {DELTA:g}, "
+        f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at "
+        f"rate {RATE:g} until the "
+        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a "
+        f"seed with, and {TRIALS} "
+        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 "
+        "holds in all.",
+        runs,
+        claims,
+        shown,
+    )

@@ -1,21 +1,25 @@
 """Sinks that open when a document comes back: accumulation, retention, interference.
 
-Setting: f(x) = W x with S shared neurons and M sinks, squared loss, SGD with batch 1 at rate gamma, W = 0 at the start. A
-document has a mask with p M sinks on and features of length 1. Each neuron that is on has the variance v = 1 / (S + p M),
-so the shares are a_s = S v and a_m = p M v. At a document's first n - 1 encounters its sinks are closed: their features
-are 0. n = 1 are the paper's sinks, always open. s_mem comes N times. Between two encounters G other documents are read,
-with features and targets in random directions. Each comes back with probability rho, so a share q = rho^(n-1) has its
-sinks open. Of s_mem's target, the shared neurons give s and the sinks m. In expectation, exactly:
+Setting: f(x) = W x with S shared neurons and M sinks, squared loss, SGD with batch 1 at rate gamma,
+W = 0 at the start. A document has a mask with p M sinks on and features of length 1. Each neuron
+that is on has the variance v = 1 / (S + p M), so the shares are a_s = S v and a_m = p M v. At a
+document's first n - 1 encounters its sinks are closed: their features are 0. n = 1 are the paper's
+sinks, always open. s_mem comes N times. Between two encounters G other documents are read, with
+features and targets in random directions. Each comes back with probability rho, so a share q =
+rho^(n-1) has its sinks open. Of s_mem's target, the shared neurons give s and the sinks m. In
+expectation, exactly:
 
     encounter       r = 1 - s - m if its sinks are open, else 1 - s;  s += gamma a_s r,  and if open m += gamma a_m r
     retention       between two encounters s is multiplied by k_s = (1 - gamma v)^G, m by k_m = (1 - gamma v p q)^G
     interference    between two encounters p q G others write to each sink of s_mem, and G to each shared neuron
     accumulation    s -> g_s / (1 + g_s + g_m) before an encounter, g_s = gamma a_s k_s / (1 - k_s), g_m likewise
 
-In short: only documents that come back write to sinks that open on return, so these decay with q = rho instead of 1. They
-keep the document, and leave little to learn at its encounters. The shared neurons forget it as before but do not learn it
-again: as q -> 0, s -> 0. The price is n - 1 encounters that train the shared neurons alone. In the bounds of
-`accumulation`, the same q multiplies the fraction of other documents that have the sinks on.
+In short: only documents that come back write to sinks that open on return, so these decay with q =
+rho instead of 1. They keep the document, and leave little to learn at its encounters. The shared
+neurons forget it as before but do not learn it
+again: as q -> 0, s -> 0. The price is n - 1 encounters that train the shared neurons alone. In the
+bounds of `accumulation`, the same q multiplies the fraction of other documents that have the sinks
+on.
 """
 
 import numpy as np
@@ -38,18 +42,24 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
     ranks = rng.random((*shape, SINKS)).argsort(-1).argsort(-1)
     sinks = np.where(ranks < ACTIVE, rng.standard_normal((*shape, SINKS)), 0)
     sinks *= np.sqrt(ACTIVE * VARIANCE) / np.linalg.norm(sinks, axis=-1, keepdims=True)
-    return np.concatenate([np.sqrt(SHARED * VARIANCE) * features(rng, *shape, SHARED, signed=True), sinks], -1)
+    return np.concatenate(
+        [np.sqrt(SHARED * VARIANCE) * features(rng, *shape, SHARED, signed=True), sinks], -1
+    )
 
 
 def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
-    """The features (..., D) of documents at an encounter (...), counted from 1. Those of closed sinks are 0."""
+    """The features (..., D) of documents at an encounter (...), counted from 1. Those of closed
+    sinks are 0.
+    """
     is_open = np.asarray(encounter)[..., None] >= opens_at
     return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
 
 
 def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, float]:
-    """Trains side by side, on the same documents for every `opens_at` -> s and m after each encounter and before the next,
-    averaged over the trials (N, 2, 2), as in `expected`; the number of others that write to a sink of s_mem in between."""
+    """Trains side by side, on the same documents for every `opens_at` -> s and m after each
+    encounter and before the next, averaged over the trials (N, 2, 2), as in `expected`; the number
+    of others that write to a sink of s_mem in between.
+    """
     rng = generator(seed, "opening")
     memory_BD = documents(rng, trials)
     # Rows of W are independent. Trains one, along s_mem's target: O = 1.
@@ -60,13 +70,17 @@ def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, f
         return [of_neurons_D[:SHARED].sum(), of_neurons_D[SHARED:].sum()]
 
     for encounter in range(1, ENCOUNTERS + 1):
-        w_BOD = sgd(w_BOD, opened(memory_BD, encounter, opens_at)[None], np.ones((1, trials, 1)), RATE)
+        w_BOD = sgd(
+            w_BOD, opened(memory_BD, encounter, opens_at)[None], np.ones((1, trials, 1)), RATE
+        )
         after = parts()
         seen_GB = rng.geometric(1 - RETURNING, (OTHERS, trials))
         x_GBD = opened(documents(rng, OTHERS, trials), seen_GB, opens_at)
         w_BOD = sgd(w_BOD, x_GBD, rng.standard_normal((OTHERS, trials, 1)) / np.sqrt(OUTPUTS), RATE)
         found.append([after, parts()])
-        writes += ((x_GBD != 0) & (memory_BD != 0))[..., SHARED:].sum() / (trials * ACTIVE * ENCOUNTERS)
+        writes += ((x_GBD != 0) & (memory_BD != 0))[..., SHARED:].sum() / (
+            trials * ACTIVE * ENCOUNTERS
+        )
     return np.array(found), float(writes)
 
 
@@ -82,7 +96,9 @@ def retained(opens_at: int, returning: float = RETURNING) -> np.ndarray:
 
 
 def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
-    """s and m as derived in the module's docstring -> (encounters, 2: after each and before the next, 2: shared, sinks)."""
+    """s and m as derived in the module's docstring -> (encounters, 2: after each and before the
+    next, 2: shared, sinks).
+    """
     parts, found = np.zeros(2), []
     for encounter in range(1, encounters + 1):
         is_open = np.array([True, encounter >= opens_at])
@@ -105,49 +121,117 @@ def study(seeds: tuple[int, ...]) -> Study:
         where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
         parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
         written_S = [one[1] for one in several]
-        retained_SP, of_s = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1), expected(opens_at)[-1, 1, 0]
+        retained_SP, of_s = (
+            parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1),
+            expected(opens_at)[-1, 1, 0],
+        )
         (k_s, k_m), gap = retained(opens_at), written(opens_at)
         claims += [
-            near(f"accumulated_{opens_at}", f"s before encounter {ENCOUNTERS + 1}, {where}", f"{of_s:.3f} derived",
-                 parts[:, -1, 1, 0], round(of_s, 3), REACH),
-            near(f"retained_{opens_at}", f"share of m that is left at the next encounter, {where}",
-                 f"{k_m:.3f} derived", retained_SP[:, 1], round(k_m, 3), 0.005),
-            near(f"retained_shared_{opens_at}", f"share of s that is left, {where}", f"{k_s:.3f} derived",
-                 retained_SP[:, 0], round(k_s, 3), REACH),
-            near(f"written_{opens_at}", f"others that write into a sink between two encounters, {where}",
-                 f"{gap:g} derived", written_S, gap, 0.1),
-        ]  # fmt: skip
-        curves = {name: ("encounter", places, parts[:, :, 1, part]) for part, name in enumerate(("shared", "sinks"))}
-        runs += record(where, seeds, {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)}, curves)
+            near(
+                f"accumulated_{opens_at}",
+                f"s before encounter {ENCOUNTERS + 1}, {where}",
+                f"{of_s:.3f} derived",
+                parts[:, -1, 1, 0],
+                round(of_s, 3),
+                REACH,
+            ),
+            near(
+                f"retained_{opens_at}",
+                f"share of m that is left at the next encounter, {where}",
+                f"{k_m:.3f} derived",
+                retained_SP[:, 1],
+                round(k_m, 3),
+                0.005,
+            ),
+            near(
+                f"retained_shared_{opens_at}",
+                f"share of s that is left, {where}",
+                f"{k_s:.3f} derived",
+                retained_SP[:, 0],
+                round(k_s, 3),
+                REACH,
+            ),
+            near(
+                f"written_{opens_at}",
+                f"others that write into a sink between two encounters, {where}",
+                f"{gap:g} derived",
+                written_S,
+                gap,
+                0.1,
+            ),
+        ]
+        curves = {
+            name: ("encounter", places, parts[:, :, 1, part])
+            for part, name in enumerate(("shared", "sinks"))
+        }
+        runs += record(
+            where,
+            seeds,
+            {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)},
+            curves,
+        )
     for name, statement, place, price, most in (
         ("accumulated_less", f"s before encounter {ENCOUNTERS + 1}", (-1, 1, 0), "", 0.6),
         ("price", "m after encounter 2", (1, 0, 1), ", below 1: the price", 1),
     ):
         ratio_S = parts_SNLP[2][:, *place] / parts_SNLP[1][:, *place]
         derived = f"{expected(2)[place] / expected(1)[place]:.2f} derived{price}"
-        claims.append(claim(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most))
+        claims.append(
+            claim(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most)
+        )
     first, second = (parts_SNLP[opens_at][:, -1, 1].mean(0) for opens_at in (1, 2))
-    labels = {opens_at: "always open" if opens_at == 1 else f"open at {opens_at}" for opens_at in OPENS_AT}
+    labels = {
+        opens_at: "always open" if opens_at == 1 else f"open at {opens_at}" for opens_at in OPENS_AT
+    }
     returning = np.linspace(0.01, 0.99, 99)
-    limits = {label: (returning, None, [limit(n, one) for one in returning]) for n, label in labels.items()}
+    limits = {
+        label: (returning, None, [limit(n, one) for one in returning])
+        for n, label in labels.items()
+    }
     shown = [
-        lines(f"In the {where}, before the next", "encounter", "share of the target",
-               {label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part]) for n, label in labels.items()},
-               "o", ylim=(0, top))
+        lines(
+            f"In the {where}, before the next",
+            "encounter",
+            "share of the target",
+            {
+                label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part])
+                for n, label in labels.items()
+            },
+            "o",
+            ylim=(0, top),
+        )
         for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1))
-    ]  # fmt: skip
-    shown.append(lines("Its limit in the shared neurons", "share that comes back", "share of the target", limits,
-                        ylim=(0, None)))  # fmt: skip
+    ]
+    shown.append(
+        lines(
+            "Its limit in the shared neurons",
+            "share that comes back",
+            "share of the target",
+            limits,
+            ylim=(0, None),
+        )
+    )
     return Study(
-        "opening", "Sinks that open when a document comes back",
-        f"Sinks that open at the second encounter are written by what comes back alone, so between two encounters they "
-        f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After {ENCOUNTERS} they hold "
-        f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget it as before and are "
-        f"trained less on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
-        f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate {RATE:g}, {OTHERS} other "
-        f"documents between two encounters, each come back with chance {RETURNING:g}; means over {TRIALS} trials a seed, "
-        f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. "
-        f"Last: the limit of s before an encounter, by the chance to come back. s, m: the share of a document's target that "
+        "opening",
+        "Sinks that open when a document comes back",
+        "Sinks that open at the second encounter are written by what comes back alone, so "
+        "between two encounters they "
+        f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After "
+        f"{ENCOUNTERS} they hold "
+        f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget "
+        "it as before and are "
+        f"trained less on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first "
+        "encounter.",
+        f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate "
+        f"{RATE:g}, {OTHERS} other "
+        f"documents between two encounters, each come back with chance {RETURNING:g}; means over "
+        f"{TRIALS} trials a seed, "
+        f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: "
+        "derived, nothing fitted. "
+        "Last: the limit of s before an encounter, by the chance to come back. s, m: the share "
+        "of a document's target that "
         "the shared neurons and its sinks give.",
-        runs, claims, shown,
-    )  # fmt: skip
+        runs,
+        claims,
+        shown,
+    )

@@ -1,9 +1,10 @@
-"""The layer of appendix H: logits W z for given z. SGD on the cross-entropy trains W, one example per step.
+"""The layer of appendix H: logits W z for given z. SGD on the cross-entropy trains W, one example
+per step.
 
     W <- W + gamma (e - softmax(W z)) z^T
 
-(The paper calls e - softmax the gradient. It is minus the gradient, and it is added.) Axes: N steps, B trials side by
-side, V tokens (logits), H hidden neurons.
+(The paper calls e - softmax the gradient. It is minus the gradient, and it is added.) Axes: N
+steps, B trials side by side, V tokens (logits), H hidden neurons.
 """
 
 import math
@@ -18,9 +19,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Trains on the targets token_NB at rates gamma -> (W (B, V, H), upper bound on its spectral norm over the run (B,)).
+    """Trains on the targets token_NB at rates gamma -> (W (B, V, H), upper bound on its spectral
+    norm over the run (B,)).
 
-    The norm is computed every `every` steps. Adds its largest possible growth in between, so the bound holds at all
+    The norm is computed every `every` steps. Adds its largest possible growth in between, so the
+    bound holds at all
     steps: |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
     """
     w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
@@ -43,6 +46,8 @@ def spectral(w_BVH: np.ndarray) -> np.ndarray:
 
 
 def probabilities(norm_B, tokens) -> tuple[np.ndarray, np.ndarray]:
-    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <= norm, |z| <= 1."""
+    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <=
+    norm, |z| <= 1.
+    """
     c_proj_B = 2 * norm_B
     return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)

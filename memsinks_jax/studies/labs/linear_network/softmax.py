@@ -1,13 +1,17 @@
-"""Theorem H.1: the entries of a softmax of bounded logits, and the constants c_min, c_max that follow.
+"""Theorem H.1: the entries of a softmax of bounded logits, and the constants c_min, c_max that
+follow.
 
-Stated: for x in R^d with |x|_inf <= C,  max softmax(x) <= e^{2C} / (d-1)  and  min softmax(x) >= e^{-2C} / d  (k is
-printed for C). Correct, but the first is empty once 2C > ln(d-1). Tight, and never above 1:
+Stated: for x in R^d with |x|_inf <= C,  max softmax(x) <= e^{2C} / (d-1)  and  min softmax(x) >=
+e^{-2C} / d  (k is printed for C). Correct, but the first is empty once 2C > ln(d-1). Tight, and
+never above 1:
 
     max softmax(x) <= e^{2C} / (e^{2C} + d - 1),        min softmax(x) >= 1 / (1 + (d-1) e^{2C}).
 
-Corollary, stated: with |z| = 1 and |W_proj|_2 < C_proj / 2, every entry of softmax(W_proj z) lies between
-c_min = e^{-C_proj} / d_emb and c_max = e^{C_proj} / (d_emb - 1) (one place prints d_{emb-1}, another C_V for C_proj).
-Error: d of the theorem is the number of logits, so the vocabulary V instead of the width d_emb of the model.
+Corollary, stated: with |z| = 1 and |W_proj|_2 < C_proj / 2, every entry of softmax(W_proj z) lies
+between c_min = e^{-C_proj} / d_emb and c_max = e^{C_proj} / (d_emb - 1) (one place prints
+d_{emb-1}, another C_V for C_proj).
+Error: d of the theorem is the number of logits, so the vocabulary V instead of the width d_emb of
+the model.
 Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
 """
 
@@ -27,9 +31,27 @@ CLAIMS = (  # id, statement, paper, variant, metric
     ("min", "min softmax ≥ e^-2C/d", "never (H.1)", "vectors", "min"),
     ("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter", "vectors", "tight max"),
     ("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", "vectors", "tight min"),
-    ("corner", "both tighter bounds are reached at a corner of the cube", "not stated", "vectors", "corner"),
-    ("corollary_stated", "c_min ≤ softmax(W z) ≤ c_max with d_emb in them", "never (after H.1)", "layers", "stated"),
-    ("corollary", "c_min ≤ softmax(W z) ≤ c_max with V in them", "corrected", "layers", "corrected"),
+    (
+        "corner",
+        "both tighter bounds are reached at a corner of the cube",
+        "not stated",
+        "vectors",
+        "corner",
+    ),
+    (
+        "corollary_stated",
+        "c_min ≤ softmax(W z) ≤ c_max with d_emb in them",
+        "never (after H.1)",
+        "layers",
+        "stated",
+    ),
+    (
+        "corollary",
+        "c_min ≤ softmax(W z) ≤ c_max with V in them",
+        "corrected",
+        "layers",
+        "corrected",
+    ),
 )
 
 
@@ -37,31 +59,54 @@ def study(seeds: tuple[int, ...]) -> Study:
     found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
     runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
     trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = [violated(*statement, found[kind][name], trials[kind]) for *statement, kind, name in CLAIMS]
+    claims = [
+        violated(*statement, found[kind][name], trials[kind]) for *statement, kind, name in CLAIMS
+    ]
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
     shown = [
-        lines(f"Softmax of {d} logits: {word} entry", "largest logit, $C$", f"{word} entry",
-               {"stated": (c_T[order], None, bound[side][order]),
+        lines(
+            f"Softmax of {d} logits: {word} entry",
+            "largest logit, $C$",
+            f"{word} entry",
+            {
+                "stated": (c_T[order], None, bound[side][order]),
                 "reached": (c_T[order], None, bound[f"tight {side}"][order]),
-                "random vectors": (c_T, values_T)}, ".", log="y", level=1)
-        for side, word, values_T in (("max", "largest", share_TD.max(1)), ("min", "smallest", share_TD.min(1)))
-    ]  # fmt: skip
+                "random vectors": (c_T, values_T),
+            },
+            ".",
+            log="y",
+            level=1,
+        )
+        for side, word, values_T in (
+            ("max", "largest", share_TD.max(1)),
+            ("min", "smallest", share_TD.min(1)),
+        )
+    ]
     return Study(
-        "softmax", "Theorem H.1: softmax of bounded logits",
+        "softmax",
+        "Theorem H.1: softmax of bounded logits",
         "The theorem holds. Its upper bound is above 1, so trivial, at "
-        f"{found['vectors']['vacuous'].mean() / TRIALS:.0%} of the points drawn; the exact bound costs one more term. "
-        f"The constants c_min and c_max that appendix H builds on it hold with the vocabulary in them, not the width.",
-        f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to {LARGEST:g}, half of the "
-        f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, z along the layer's "
+        f"{found['vectors']['vacuous'].mean() / TRIALS:.0%} of the points drawn; the exact bound "
+        "costs one more term. "
+        "The constants c_min and c_max that appendix H builds on it hold with the vocabulary in "
+        "them, not the width.",
+        f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to "
+        f"{LARGEST:g}, half of the "
+        f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, "
+        "z along the layer's "
         f"first right singular vector in half of them. Pictured: d = 10.",
-        runs, claims, shown,
-    )  # fmt: skip
+        runs,
+        claims,
+        shown,
+    )
 
 
 def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds C (trials,) and vectors within them (trials, d), with half of the entries at the bound."""
+    """Bounds C (trials,) and vectors within them (trials, d), with half of the entries at the
+    bound.
+    """
     c_T = rng.uniform(0, LARGEST, trials)
     x_TD = rng.uniform(-1, 1, (trials, d))
     return c_T, c_T[:, None] * np.where(rng.random((trials, d)) < 0.5, np.sign(x_TD), x_TD)
@@ -70,9 +115,11 @@ def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.
 def bounds(c_T: np.ndarray, d: int) -> dict[str, np.ndarray]:
     grown_T = np.exp(2 * c_T)
     return {
-        "max": grown_T / (d - 1), "min": 1 / grown_T / d,
-        "tight max": grown_T / (grown_T + d - 1), "tight min": 1 / (1 + (d - 1) * grown_T),
-    }  # fmt: skip
+        "max": grown_T / (d - 1),
+        "min": 1 / grown_T / d,
+        "tight max": grown_T / (grown_T + d - 1),
+        "tight min": 1 / (1 + (d - 1) * grown_T),
+    }
 
 
 def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
@@ -83,7 +130,9 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
         share_TD, bound = softmax(x_TD), bounds(c_T, d)
         for name, bound_T in bound.items():
             is_max = name.endswith("max")
-            found[name] += below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
+            found[name] += (
+                below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
+            )
         corner_TD = c_T[:, None] * np.where(np.arange(d) == 0, 1, -1)
         high_T, low_T = (softmax(sign * corner_TD)[:, 0] for sign in (1, -1))
         off_T = np.abs(high_T - bound["tight max"]) + np.abs(low_T - bound["tight min"])

@@ -15,10 +15,17 @@ from memsinks_jax.studies.labs.linear_network import (
 from memsinks_jax.studies.labs.study import Study
 
 THEOREMS = {
-    "disentangled": disentangled, "coadaptation": coadaptation, "softmax": softmax, "forgetting": forgetting,
-    "accumulation": accumulation, "threshold": threshold, "opening": opening,
-}  # fmt: skip
+    "disentangled": disentangled,
+    "coadaptation": coadaptation,
+    "softmax": softmax,
+    "forgetting": forgetting,
+    "accumulation": accumulation,
+    "threshold": threshold,
+    "opening": opening,
+}
 
 
 def measure(names: list[str], seeds: tuple[int, ...]) -> list[Study]:
-    return shared.measure("theorem", {name: functools.partial(THEOREMS[name].study, seeds) for name in names})
+    return shared.measure(
+        "theorem", {name: functools.partial(THEOREMS[name].study, seeds) for name in names}
+    )

@@ -21,7 +21,9 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def features(rng: np.random.Generator, *shape: int, signed: bool = False) -> np.ndarray:
-    """Vectors of length 1 in random directions, or (uniform before scaling) with positive entries -> `shape`."""
+    """Vectors of length 1 in random directions, or (uniform before scaling) with positive entries
+    -> `shape`.
+    """
     return unit(rng.standard_normal(shape) if signed else rng.random(shape))
 
 
