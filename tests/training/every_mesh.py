@@ -1,9 +1,10 @@
 """One of several processes that train together, a few steps on each mesh. `test_processes.py`
 starts it.
 
-python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES, the last as JSON: [[data, fsdp, tensor,
-stride], ...]. Devices come in steps of `stride`: with 1, those of a process are neighbours. The
-last printed line has, for each mesh, the number of tokens and the loss of every step.
+python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES FIELDS, the last two as JSON: [[data, fsdp,
+tensor, stride], ...] and {field of the config: value}. Devices come in steps of `stride`: with 1,
+those of a process are neighbours. The last printed line has, for each mesh, the number of tokens
+and the loss of every step.
 """
 
 import json
@@ -13,12 +14,8 @@ import sys
 
 from conftest import FAST_COMPILER, tiny_config
 
-COORDINATOR, PROCESSES, PROCESS, MESHES = (
-    sys.argv[1],
-    int(sys.argv[2]),
-    int(sys.argv[3]),
-    json.loads(sys.argv[4]),
-)
+COORDINATOR = sys.argv[1]
+PROCESSES, PROCESS, MESHES, FIELDS = map(json.loads, sys.argv[2:])
 LOCAL_DEVICES = math.prod(MESHES[0][:3]) // PROCESSES
 os.environ["XLA_FLAGS"] = f"{FAST_COMPILER} --xla_force_host_platform_device_count={LOCAL_DEVICES}"
 
@@ -32,8 +29,7 @@ from memsinks_jax.training import hosts, sharding  # noqa: E402
 def main():
     if PROCESSES > 1:
         hosts.start(COORDINATOR, PROCESSES, PROCESS)
-    config, found = tiny_config(), []
-    config = with_fields(config, {"model.layers": 1})  # most of the time is compiling
+    config, found = with_fields(tiny_config(), FIELDS), []
     for *shape, stride in MESHES:
         config = with_fields(config, {"mesh": MeshConfig(*shape)})
         devices = [device for first in range(stride) for device in jax.devices()[first::stride]]

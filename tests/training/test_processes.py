@@ -11,6 +11,7 @@ from conftest import ROOT
 from test_step import single, train
 
 from memsinks_jax.config import with_fields
+from memsinks_jax.data.corpus import load_corpus
 
 # Every axis within a process, every one across them, and devices that take turns between the
 # processes, so that the rows of one are no run of the batch. One process: test_step.py.
@@ -20,7 +21,10 @@ MESHES = {
 }
 
 
-def train_together(processes, meshes):
+LAYER = {"model.layers": 1}  # most of the time is compiling
+
+
+def train_together(processes, meshes, fields=LAYER):
     """What each process saw: for every mesh, (tokens, loss) of each step."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
@@ -37,6 +41,7 @@ def train_together(processes, meshes):
                 str(processes),
                 str(process),
                 json.dumps(meshes),
+                json.dumps(fields),
             ],
             stdout=subprocess.PIPE,
             env=environment,
@@ -62,7 +67,7 @@ def assert_same(found, expected):
 
 def test_processes_that_share_rows_read_the_same(tiny):
     """A process a device, as launch/slurm.sh starts them."""
-    tiny = with_fields(tiny, {"model.layers": 1})
+    tiny = with_fields(tiny, LAYER)
     _, expected = train(tiny, single(tiny), count=2)
     for meshes in train_together(2, [[1, 1, 2, 1]]):
         assert_same(meshes[0], expected)
@@ -71,8 +76,20 @@ def test_processes_that_share_rows_read_the_same(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", MESHES)
 def test_meshes_over_processes_train_the_same(tiny, processes):
-    tiny = with_fields(tiny, {"model.layers": 1})
+    tiny = with_fields(tiny, LAYER)
     _, expected = train(tiny, single(tiny), count=2)
     for meshes in train_together(processes, MESHES[processes]):
+        for found in meshes:
+            assert_same(found, expected)
+
+
+@pytest.mark.slow
+def test_the_table_of_contexts_over_processes_trains_the_same(tiny):
+    """Its rows are sharded along fsdp, over both processes."""
+    fields = LAYER | {"sinks.kind": "by_context"}
+    config = load_corpus(with_fields(tiny, fields)).config
+    _, expected = train(config, single(config), count=2)
+    fields |= {"contexts.rows": config.contexts.rows}
+    for meshes in train_together(2, [[1, 8, 1, 1], [2, 2, 2, 2]], fields):
         for found in meshes:
             assert_same(found, expected)
