@@ -3,18 +3,13 @@
 # Each prints a table; the first two also write JSON and a picture, under OUT (default: runs/bench).
 #   train_step          a step on this CPU against PyTorch's and transformers', and with sinks against without (5 minutes)
 #   tpu_compile         libtpu's estimates of steps on pod slices, against maxtext's (10 to 30 minutes)
-#   data_pipeline       batches against what a model reads, and the cost of ids and masks
 #   prepare             preparing a corpus against datasets.map, and its memory (3 minutes)
 #   near_duplicates     how many edited copies are found
 #   generation          generating text with and without a cache
-#   patch_map           all single patches of a prompt in one batch, against one forward pass per site
-#   associative_memory  the lab's laws against their definition in numpy
-#   induction_head      the lab's data against a step of its training
 OUT="${OUT:-runs/bench}"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 [[ ${1-} != --help ]] || { show_help bench.sh; exit 0; }
-[[ $# -gt 0 ]] || set -- train_step tpu_compile data_pipeline prepare near_duplicates generation patch_map associative_memory \
-  induction_head
+[[ $# -gt 0 ]] || set -- train_step tpu_compile prepare near_duplicates generation
 for name in "$@"; do
   [[ -f tests/benchmarks/$name.py ]] || fail "there is no benchmark $name; see launch/bench.sh --help"
 done
