@@ -324,9 +324,12 @@ def chosen(counts: Counts, settings: ContextsConfig, before: np.ndarray = _NO_KE
     enough &= ~is_in(counts.keys, before)
     keys, times = counts.keys[enough], counts.repeated[enough]
     room = max(settings.rows - len(before), 0) if settings.rows else len(keys)
-    if room < len(keys):
-        keys = keys[np.argsort(-times, kind="stable")[:room]]
-    return np.union1d(before, keys)
+    if 0 < room < len(keys):  # without sorting: there may be very many
+        least = np.partition(times, -room)[-room]
+        often, ties = times > least, np.flatnonzero(times == least)
+        often[ties[: room - often.sum()]] = True
+        keys = keys[often]
+    return np.union1d(before, keys[:room]) if len(before) else keys[:room]
 
 
 def find(text: Text, settings: ContextsConfig, letters: np.ndarray) -> Counts:

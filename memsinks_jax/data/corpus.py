@@ -244,7 +244,10 @@ def _find_contexts(
             _planned(config, mixture, tokenizer, letters),
             *(_sought(source, settings) for source in sources),
         ]
-        counts = contexts.merged(Counts(*map(np.concatenate, zip(*counts, strict=True))))
+        counts = [of for of in counts if len(of.keys)] or counts[:1]
+        if len(counts) > 1:  # those of one are sorted
+            counts = [contexts.merged(Counts(*map(np.concatenate, zip(*counts, strict=True))))]
+        (counts,) = counts
     else:
         counts = contexts.find(
             _text(config, mixture, tokenizer, np.arange(len(mixture.table))), settings, letters

@@ -223,6 +223,8 @@ def test_of_too_many_the_most_frequent_have_rows():
     # 9 comes mostly in other text
     assert contexts.chosen(counts, ContextsConfig(rows=2)).tolist() == [5, 8]
     assert contexts.chosen(counts, ContextsConfig(rows=3, share=0.0)).tolist() == [5, 8, 9]
+    equal = counts._replace(repeated=np.array([4, 4, 4, 9]))
+    assert contexts.chosen(equal, ContextsConfig(rows=3, share=0.0)).tolist() == [3, 5, 9]
 
 
 def test_epochs_are_no_repeats_and_held_out_text_has_no_rows():
