@@ -100,11 +100,9 @@ def seal_of(workdir: pathlib.Path, weights: str, data: str = "") -> None:
     """Writes what names the weights of a made-up run's only checkpoint."""
     checkpoint = workdir / "checkpoints" / "1"
     (checkpoint / "progress").mkdir(parents=True, exist_ok=True)
-    digests = {"params/token_embedding": weights}
-    (checkpoint / "progress" / "data.json").write_text(
-        json.dumps({"digests": digests, "data": data})
-    )
-    (checkpoint / "seal.json").write_text(json.dumps({"files": {"opened.npy": [1, ""]}}))
+    (checkpoint / "progress" / "data.json").write_text(json.dumps({"data": data}))
+    files = {"params/token_embedding": [1, weights], "opened.npy": [1, ""]}
+    (checkpoint / "seal.json").write_text(json.dumps({"files": files}))
 
 
 def prepare_apart(

@@ -275,8 +275,7 @@ def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
     before.
     """
     workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
-    # Arrays large enough to have digests, in files of either host: Orbax may write a host's share
-    # as several.
+    # Files of either host: Orbax may write a host's share as several.
     flags = (
         "--config.mesh.data=1",
         "--config.mesh.fsdp=8",

@@ -221,9 +221,8 @@ def newest_weights(workdir: pathlib.Path) -> str:
     """A hash that names the newest checkpoint's parameters, the ids whose sinks are on, and the
     data.
 
-    From digests and hashes that lie next to the arrays: none is read. Two trainings of a small
-    model have different hashes, even if their parameters are equal: these have no digests, and
-    their files differ.
+    From the checksums in its seal: no array is read. Two trainings have different names, even if
+    their parameters are equal, since Orbax names files at random.
 
     Raises:
       InputError: there is no checkpoint, or it is damaged.
@@ -236,8 +235,7 @@ def newest_weights(workdir: pathlib.Path) -> str:
     try:
         progress = json.loads((newest / "progress" / "data.json").read_text())
         files = json.loads((newest / "seal.json").read_text())["files"]
-        saved = progress.get("digests", files)
-        parameters = {name: saved[name] for name in sorted(saved) if name.startswith("params/")}
+        parameters = {name: files[name] for name in files if name.startswith("params/")}
         about = [parameters, files.get("opened.npy"), progress.get("data")]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"({error}); restore it from a copy"
