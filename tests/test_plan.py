@@ -47,7 +47,7 @@ def here(monkeypatch):
 
 
 def test_a_plan_has_what_is_promised(tiny, here):
-    result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=False)
+    result = plan.plan(tiny, "here", slices=1, documents_per_row=1)
     assert set(result) >= PROMISED
     assert (
         result["fits"]
@@ -84,60 +84,54 @@ def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most
         plan, "estimate", lambda *given: asked.append(given[-1]) or compile_step(*given[:-1], 1)
     )
     tiny = with_fields(tiny, {"data.rows": rows})
-    plan.plan(tiny, "here", slices=1, documents_per_row=None, searches=False)
+    plan.plan(tiny, "here", slices=1, documents_per_row=None)
     assert asked == [most]
-
-
-def test_a_search_lists_what_it_tried(tiny, here):
-    result = plan.plan(tiny, "here", slices=1, documents_per_row=1, searches=True)
-    assert result["search"][0]["fits"] and result["search"][0]["remat"] == "none"
-    assert set(result) >= PROMISED
 
 
 def test_what_train_would_refuse_plan_refuses(tiny, here):
     tiny = with_fields(tiny, {"mesh.data": 3})
     with pytest.raises(InputError, match="does not cover the 8 devices"):
-        plan.plan(tiny, "here", 1, 1, False)
+        plan.plan(tiny, "here", 1, 1)
     tiny = with_fields(tiny, {"mesh.data": 8, "training.batch_size": 12})
     with pytest.raises(InputError, match="choose a multiple of 8, for example 16"):
-        plan.plan(tiny, "here", 1, 1, False)
+        plan.plan(tiny, "here", 1, 1)
 
 
 @pytest.mark.slow
 def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     tiny = with_fields(tiny, {"training.batch_size": 256})
-    needed = plan.plan(tiny, "here", 1, 1, False)["hbm_gib_per_chip"]
+    needed = plan.plan(tiny, "here", 1, 1)["hbm_gib_per_chip"]
     here(0.5 * needed)
     with pytest.raises(
         InputError, match=r"needs .* GiB, and there are .* GiB; this fits: --config"
     ) as refusal:
-        plan.plan(tiny, "here", 1, 1, False)
+        plan.plan(tiny, "here", 1, 1)
     assert "\n" not in str(refusal.value)
     for flag in str(refusal.value).split("this fits: ")[1].split():
         name, value = flag.removeprefix("--config.").split("=")
         section, field = name.split(".")
         kind = type(getattr(getattr(tiny, section), field))
         tiny = with_fields(tiny, {f"{section}.{field}": kind(value)})
-    assert plan.plan(tiny, "here", 1, 1, False)["fits"]
+    assert plan.plan(tiny, "here", 1, 1)["fits"]
 
 
 @pytest.mark.slow
 def test_an_evaluation_that_does_not_fit_is_refused(tiny, here, monkeypatch):
     monkeypatch.setattr(estimate, "batch_size", lambda config, mesh: 512)
-    needs = plan.plan(tiny, "here", 1, 1, False)
+    needs = plan.plan(tiny, "here", 1, 1)
     assert needs["evaluation_hbm_gib_per_chip"] > needs["hbm_gib_per_chip"]
     here(needs["hbm_gib_per_chip"])
     with pytest.raises(
         InputError,
         match="^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB",
     ):
-        plan.plan(tiny, "here", 1, 1, False)
+        plan.plan(tiny, "here", 1, 1)
 
 
 def test_parameters_that_do_not_fit_are_distinguished(tiny, here):
     here(1e-5)
     with pytest.raises(InputError, match="parameters and optimizer alone take .* use more chips"):
-        plan.plan(tiny, "here", 1, 1, False)
+        plan.plan(tiny, "here", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +185,7 @@ def command(*arguments, **environment):
         (["--config=configs/smoke.py"], "error: --topology is missing"),
         (
             ["--config=configs/smoke.py", "--topology=v5e:5x5"],
-            "near it are v5e:2x4, v5e:4x4, v5e:4x8",
+            "of v5e there are 1x1, 2x2, 2x4, 4x4",
         ),
     ],
 )
@@ -254,8 +248,8 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     assert talk[1]["all-to-all"] == talk[0]["all-to-all"] > 0
     for kind in ("all-gather", "all-reduce"):
         assert talk[1][kind] == pytest.approx(talk[0][kind], rel=0.05)
-    traffic = [result["roofline_ms"]["memory traffic"] for result in found]
-    assert traffic[1] == pytest.approx(traffic[0], rel=0.1)
+    cycles = [result["cycles"] for result in found]
+    assert cycles[1] == pytest.approx(cycles[0], rel=0.1)
     # Three tables and two moments of each, a row of 2 layers x 256, over four chips.
     state = [result["hbm_gib"]["state and batch"] for result in found]
     assert state[1] - state[0] == pytest.approx(
@@ -321,18 +315,13 @@ def test_a_step_compiles_for_gpus_where_there_is_none(tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["fits"] and result["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
     assert result["hbm_limit_gib"] == pytest.approx(0.9 * 79.2, abs=0.01)
-    # No kernel that is not understood; the exchange has more rounds if a device is asked for many
-    # rows.
+    # The exchange has more rounds if a device is asked for many rows.
     assert [what for what in result["not_counted"] if "trip count" not in what] == list(
         cards.NOT_COUNTED
     )
-    assert (
-        result["step_ms_at_least"] == max(result["roofline_ms"].values())
-        and 0 < result["mfu_at_most"] < 1
-    )
-    assert result["memory_traffic_ms_without_cache"] > result["roofline_ms"]["memory traffic"]
-    assert not {"predicted_step_ms", "predicted_mfu", "cycles"} & set(result)
-    assert "ms at least" in done.stderr and "predicted" not in done.stderr
+    # The compiler gives no time.
+    assert result["compiler_step_ms"] is None and result["predicted_mfu"] is None
+    assert "not known" in done.stderr and "predicted" not in done.stderr
     # A GPU holds half of three tables and two moments of each, a row of 2 layers x 256.
     table = pool * 2 * 256 * 4
     assert result["hbm_gib"]["state and batch"] > 9 * table / 2 / 2**30

@@ -1,415 +1,293 @@
-"""Counts what a compiled program does in one step: cycles or products, HBM traffic, inter-chip
-communication, kernels.
+"""Counts what a compiled program does in one step: cycles, communication, attention kernels.
 
-Every instruction counts as often as it runs: those of a loop's body times its trip count,
-multiplied over nested loops; for a conditional, the branch with most cycles. All numbers are for
-one device.
+Compilers report the memory of a program, but not this. `cost_analysis()` counts the body of a loop
+once and has no communication, and GPUs have none at all. jaxlib's parsed programs have no shapes.
+So the program is read as text (HLO after scheduling). All numbers are for one device.
 """
 
 import dataclasses
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from memsinks_jax.planning.program_text import (
-    Array,
-    Computation,
-    Instruction,
-    Program,
-    group,
-    trip_count,
-)
+import numpy as np
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-
-# Instructions that only name, group or wait for results of others.
-_FREE = (
-    "parameter",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
-    "constant",
-    "partition-id",
-    "after-all",
-    "while",
-    "conditional",
-    "call",
-    "iota",
-    "async-start",
-    "async-update",
-    "async-done",
-)
+_MATRIX_PRODUCTS = {"splash_mha_fwd": 2, "splash_mha_dkv": 5}  # scores again in the backward pass
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"  (?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)\)(.*)")
+_ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
+# which stand for what others compute
+_NO_WORK = ("while", "conditional", "call", "iota", "async-start", "async-update")
 
 
-@dataclasses.dataclass
-class Collective:
+class Array(NamedTuple):
+    kind: str
+    sizes: tuple[int, ...]
+    bytes: int
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Instruction:
+    """One line. Of a constant, or a parameter, `inside` is its value or number."""
+
+    name: str
+    shape: str  # of the result
+    opcode: str
+    inside: str  # the text between its parentheses
+    operands: list["Instruction"]
+    attributes: str
+
+    def called(self, how: str) -> str:
+        """The computation of body=, condition=, calls= or to_apply=; '' if there is none."""
+        found = re.search(rf"\b{how}=%?([\w.\-]+)", self.attributes)
+        return found[1] if found else ""
+
+    def number(self, name: str) -> int | None:
+        """The value of name=3, "name":"3" or \\"name\\": 3 among the attributes."""
+        found = re.search(rf'\b{name}\\*"?[=:] ?"?(\d+)', self.attributes)
+        return int(found[1]) if found else None
+
+    def read(self) -> list[Array]:
+        """The arrays that it reads."""
+        return [array for operand in self.operands for array in arrays_of(operand.shape)]
+
+
+# The computations of a program by name. Instructions come in the order in which they run, and the
+# last one is the root.
+Program = dict[str, list[Instruction]]
+
+
+class Collective(NamedTuple):
     """All collective operations of one kind in a step."""
 
     kind: str
     network: str  # ici: within a slice, or a node of GPUs | dcn: between them
-    count: int = 0
-    bytes: int = 0  # bytes that a device sends over it, by the ring algorithm
-
-
-@dataclasses.dataclass
-class Kernel:
-    """Runs of a kernel for attention in a step: Pallas, or cuDNN's."""
-
-    name: str
     count: int
-    flops: float  # over all runs, for the blocks that the kernel computes
-    head_size: int
+    bytes: int  # bytes that a device sends over it, by the ring algorithm
 
 
-@dataclasses.dataclass
-class Account:
+class Account(NamedTuple):
     # the TPU compiler's estimates; it has none for collectives, copies in the background, Pallas
     # kernels
     cycles: int
-    # of matrix products on GPUs, attention included; on TPUs the cycles have them
-    product_flops: float
-    hbm_bytes: int  # read from and written to the chip's memory
+    kernel_flops: float  # of attention kernels, for the blocks that they compute; on TPUs alone
+    head_size: int  # of attention kernels
     collectives: list[Collective]
-    kernels: list[Kernel]
     unknown: list[str]  # descriptions of what could not be counted
 
 
-def account_of(
-    program: Program, devices: int, per_node: int | None = None, cache: int = 0
-) -> Account:
-    """Counts a program.
+def account_of(text: str, devices: int, per_node: int | None = None) -> Account:
+    """Counts a program. What a loop runs counts as often as the loop does.
 
     Args:
       devices: that run the program. Several TPU slices have one each, which passes communication
       between slices to the host.
       per_node: how many GPUs of the mesh, in its order, share a node; None: all.
-      cache: bytes. Arrays as small may stay in the cache, and do not count as traffic of the
-      memory.
     """
-    connected = (devices, per_node or devices)
-    account, collectives = Account(0, 0.0, 0, [], [], []), {}
-    for computation, instruction, times in _executed(program, program.entry, 1, account.unknown):
-        for one in _collectives_of(program, computation, instruction, connected):
-            total = collectives.setdefault(
-                (one.kind, one.network), Collective(one.kind, one.network)
-            )
-            total.count += times * one.count
-            total.bytes += times * one.bytes
-        if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
-            continue
-        if _is_kernel(instruction):
-            kernel = attention_kernel(computation, instruction, times)
-            if kernel is None:
-                account.unknown.append(
-                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are "
-                    "known"
+    program, entry = parse(text)
+    cycles, flops, head, totals, unknown = 0, 0.0, 0, {}, []
+    for instruction, times in _executed(program, entry, 1, unknown):
+        for kind, one in _collectives(program, instruction):
+            network, sent = _bytes_sent(kind, one, devices, per_node or devices)
+            count, total = totals.get((network, kind), (0, 0))
+            totals[network, kind] = count + times, total + times * sent
+        cycles += times * _cycles(instruction)
+        if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
+            of_one, size = _attention(instruction)
+            flops, head = flops + times * of_one, size or head
+            if not of_one:
+                unknown.append(
+                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are known"
                 )
-            else:
-                account.kernels.append(kernel)
-                account.product_flops += kernel.flops
-        account.cycles += times * (instruction.number("estimated_cycles") or 0)
-        account.product_flops += times * _product_flops(program, computation, instruction)
-        account.hbm_bytes += times * _hbm_bytes(program, computation, instruction, cache)
-    account.collectives += sorted(collectives.values(), key=lambda one: (one.network, one.kind))
-    return account
+    found = [Collective(kind, network, *total) for (network, kind), total in sorted(totals.items())]
+    return Account(cycles, flops, head, found, unknown)
+
+
+def parse(text: str) -> tuple[Program, str]:
+    """-> all computations, and the name of the one that runs first."""
+    program, entry, known = {}, "", {}
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            name, known = header[2], {}
+            program[name] = []
+            entry = name if header[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            *about, inside, attributes = found.groups()
+            operands = [known[one] for one in re.findall(r"%([\w.\-]+)", inside) if one in known]
+            known[found[1]] = Instruction(*about, inside, operands, attributes)
+            program[name].append(known[found[1]])
+        elif known and line != "}":  # attributes of kernels go over several lines
+            program[name][-1].attributes += line
+    return program, entry
+
+
+def arrays_of(shape: str) -> list[Array]:
+    """'(bf16[4,8]{1,0:T(8,128)S(1)}, u32[])' -> its arrays."""
+    found = []
+    for kind, bits, listed in _ARRAY.findall(shape):
+        sizes = tuple(map(int, filter(None, listed.split(","))))
+        found.append(Array(kind, sizes, math.ceil(math.prod(sizes) * int(bits or 8) / 8)))
+    return found
 
 
 def _executed(
     program: Program, name: str, times: int, unknown: list[str]
-) -> Iterator[tuple[Computation, Instruction, int]]:
+) -> Iterator[tuple[Instruction, int]]:
     """Every scheduled instruction and how often it runs. Fusions are one instruction."""
-    computation = program.computations[name]
-    for instruction in computation.instructions.values():
-        yield computation, instruction, times
-        called = instruction.called()
+    for instruction in program[name]:
+        yield instruction, times
         if instruction.opcode == "while":
-            trips = trip_count(program, computation, instruction)
-            if trips is None:
+            turns = trip_count(program, instruction)
+            if turns is None:
                 unknown.append(f"the trip count of the loop {instruction.name}: counted once")
-            yield from _executed(
-                program, called["body"], times * (1 if trips is None else trips), unknown
-            )
-            yield from _executed(
-                program, called["condition"], times * (1 if trips is None else trips), unknown
-            )
+                turns = 1
+            for part in ("body", "condition"):
+                yield from _executed(program, instruction.called(part), times * turns, unknown)
         elif instruction.opcode == "conditional":
-            costliest = max(instruction.branches(), key=lambda branch: _cycles(program, branch))
-            yield from _executed(program, costliest, times, unknown)
+            listed = re.search(r"\bbranch_computations=\{([^}]*)\}", instruction.attributes)
+            branches = (
+                re.findall(r"[\w.\-]+", listed[1])
+                if listed
+                else [instruction.called(f"{which}_computation") for which in ("true", "false")]
+            )
+            runs = [list(_executed(program, branch, times, [])) for branch in branches]
+            yield from max(runs, key=lambda run: sum(_cycles(one) * turns for one, turns in run))
         elif instruction.opcode in ("call", "async-start"):
-            yield from _executed(program, called.get("to_apply") or called["calls"], times, unknown)
+            inner = instruction.called("to_apply") or instruction.called("calls")
+            yield from _executed(program, inner, times, unknown)
 
 
-def _cycles(program: Program, name: str) -> int:
-    return sum(
-        times * (it.number("estimated_cycles") or 0)
-        for _, it, times in _executed(program, name, 1, [])
-    )
+def _cycles(instruction: Instruction) -> int:
+    if instruction.opcode in _NO_WORK or instruction.opcode.endswith("-done"):
+        return 0
+    return instruction.number("estimated_cycles") or 0
 
 
-def _is_kernel(instruction: Instruction) -> bool:
-    """Pallas on TPUs; on GPUs what NVIDIA's libraries compute (__cudnn$.., __cublas$.., __cub$..)."""
-    target = (
-        instruction.attribute("custom_call_target") if instruction.opcode == "custom-call" else ""
-    )
-    return target == "tpu_custom_call" or target.startswith("__cu")
+def trip_count(program: Program, loop: Instruction) -> int | None:
+    """How often the body of a `while` runs: as annotated, or by its condition `counter < constant`
+    and the constant that the counter begins with (the loops of jax count by one); or None.
+    """
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+        return int(known[1])
+    root = compare = program[loop.called("condition")][-1]
+    if root.opcode == "fusion":
+        compare = program[root.called("calls")][-1]
+    kinds = [operand.opcode for operand in root.operands]
+    if "direction=LT" not in compare.attributes or kinds != ["get-tuple-element", "constant"]:
+        return None
+    counter, limit = root.operands
+    first = loop.operands[0]
+    while first.opcode in ("tuple", "copy", "bitcast"):
+        first = first.operands[counter.number("index") if first.opcode == "tuple" else 0]
+    # It begins at another constant where the compiler has moved the first turns out of the loop.
+    begin = int(first.inside) if first.opcode == "constant" else 0
+    return max(int(limit.inside) - begin, 0)
 
 
-def _product_flops(program: Program, computation: Computation, instruction: Instruction) -> float:
-    """FLOPs of the matrix products of an instruction and, if it is a fusion, of those inside."""
-    if instruction.opcode in ("fusion", "fusion-start"):
-        fused = program.computations[instruction.called()["calls"]]
-        return sum(_product_flops(program, fused, one) for one in fused.instructions.values())
-    if instruction.opcode != "dot":
-        return 0.0
-    (result,), left = (
-        instruction.arrays(),
-        computation.instructions[instruction.operands[0]].arrays()[0],
-    )
-    contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)[1]
-    return (
-        2.0
-        * math.prod(result.sizes)
-        * math.prod(left.sizes[int(axis)] for axis in filter(None, contracted.split(",")))
-    )
+def _attention(instruction: Instruction) -> tuple[float, int]:
+    """-> FLOPs of splash attention and the size of its heads; (0, 0) for any other kernel.
+
+    The blocks of queries and keys with anything on or below the diagonal are computed in full.
+    """
+    name = next((name for name in _MATRIX_PRODUCTS if instruction.name.startswith(name)), None)
+    floats = [
+        array.sizes
+        for array in instruction.read()
+        if array.kind in ("bf16", "f32") and len(array.sizes) > 2
+    ]
+    if name is None or not floats:
+        return 0.0, 0
+    *rows, length, size = floats[0]  # queries: (B,) H, T, C
+    if instruction.number("q_layout") == 2:  # positions innermost
+        length, size = size, length
+    suffix = "_dkv" if name.endswith("_dkv") else ""
+    queries, keys = (instruction.number(f"block_{of}{suffix}") or length for of in ("q", "kv"))
+    blocks = sum(-(-min(end, length) // keys) for end in range(queries, length + queries, queries))
+    products = _MATRIX_PRODUCTS[name]
+    return 2.0 * products * math.prod(rows) * blocks * queries * keys * size, size
 
 
-# Communication between devices.
-
-
-def _collectives_of(
-    program: Program, computation: Computation, instruction: Instruction, connected: tuple[int, int]
-) -> list[Collective]:
+def _collectives(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
+    """The collectives that an instruction starts, with their kinds; of a fusion, those inside."""
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
-        return [_collective(kind, computation, instruction, connected)]
-    if (
-        kind == "send"
-        and instruction.attribute("_xla_host_transfer_handler_name") == "xla_megascale_runtime"
-    ):
+        yield kind, instruction
+    elif kind == "send" and "xla_megascale_runtime" in instruction.attributes:
         # Between slices the host forwards what the device sends, under the runtime's name
         # ALL_REDUCE and so on.
-        asked = (
-            instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-")
-            or "send"
-        )
-        return [Collective(asked, "dcn", 1, _given(computation, instruction))]
-    if kind != "fusion":
-        return []
-    # A fusion may start, continue or end a collective in addition to its own work; each part names
-    # the collective.
-    fused = program.computations[instruction.called()["calls"]]
-    inner = [
-        it for it in fused.instructions.values() if it.opcode.removesuffix("-start") in COLLECTIVES
-    ]
-    parts = [it for it in inner if "async_collective_fusion_config" in it.attributes]
-    if parts and not any(
-        it.attribute("custom_call_target") == "AsyncCollectiveStart"
-        for it in fused.instructions.values()
-    ):
-        inner = [it for it in inner if it not in parts]
-    scattered = fused.name.startswith("all-reduce-scatter")  # how libtpu writes a reduce-scatter
-    return [
-        _collective(
-            "reduce-scatter" if scattered else it.opcode.removesuffix("-start"),
-            fused,
-            it,
-            connected,
-        )
-        for it in inner
-    ]
+        asked = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
+        yield asked[1].lower().replace("_", "-") if asked else "send", instruction
+    elif kind == "fusion":
+        name = instruction.called("calls")
+        starts = any("AsyncCollectiveStart" in one.attributes for one in program[name])
+        for one in program[name]:
+            # A fusion may start, continue or end a collective in addition to its own work; each
+            # part names the collective.
+            if starts or "async_collective_fusion_config" not in one.attributes:
+                for kind, inner in _collectives(program, one):
+                    # how libtpu writes a reduce-scatter
+                    scatters = name.startswith("all-reduce-scatter")
+                    yield "reduce-scatter" if scatters else kind, inner
 
 
-def _given(computation: Computation, instruction: Instruction) -> int:
-    operands = (computation.instructions[name] for name in instruction.operands)
-    return sum(array.bytes for operand in operands for array in operand.arrays())
-
-
-def _collective(
-    kind: str, computation: Computation, instruction: Instruction, connected: tuple[int, int]
-) -> Collective:
-    given, (devices, per_node) = _given(computation, instruction), connected
+def _bytes_sent(
+    kind: str, instruction: Instruction, devices: int, per_node: int
+) -> tuple[str, int]:
+    """-> the network that a collective needs, and the bytes that a device sends."""
+    given = sum(array.bytes for array in instruction.read())
+    if instruction.opcode == "send":
+        return "dcn", given
+    if kind == "collective-permute":  # from one device to another; of two nodes, if any are
+        pairs = re.findall(r"\{(\d+),(\d+)\}", instruction.attributes)
+        crosses = any(int(a) // per_node != int(b) // per_node for a, b in pairs)
+        return "dcn" if crosses else "ici", given
     of_group = group(instruction.attributes) or range(devices)
-    # from one device to another; of two in different nodes, if there are
-    if kind == "collective-permute":
-        pairs = [
-            (int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.attributes)
-        ] or [(0, 0)]
-        of_group = max(pairs, key=lambda pair: pair[0] // per_node != pair[1] // per_node)
     members, nodes = len(of_group), len({device // per_node for device in of_group})
-    ring = {"all-gather": given * (members - 1), "all-reduce": 2 * given * (members - 1) // members}
-    part = given * (members - 1) // members
+    times = {"all-gather": members, "all-reduce": 2}.get(kind, 1)
+    sent = times * given * (members - 1) // members
     if nodes == 1:
-        sent = ring | {"reduce-scatter": part, "all-to-all": part, "collective-permute": given}
-        return Collective(kind, "ici", 1, sent[kind])
+        return "ici", sent
+    if kind == "all-to-all":
+        return "dcn", given * (nodes - 1) // nodes
     # A ring enters and leaves a node once, through the network cards of all its members.
-    ring = {
-        name: sent * nodes // members for name, sent in (ring | {"reduce-scatter": part}).items()
-    }
-    sent = ring | {"all-to-all": given * (nodes - 1) // nodes, "collective-permute": given}
-    return Collective(kind, "dcn", 1, sent[kind])
+    return "dcn", sent * nodes // members
 
 
-# Kernels.
+def group(attributes: str) -> list[int] | None:
+    """The devices that a collective connects: its first largest group, by place in the mesh; None
+    if all are one group.
 
-
-def attention_kernel(
-    computation: Computation, instruction: Instruction, times: int
-) -> Kernel | None:
-    """The work of a kernel for attention, from the shapes of its operands; None for any other
-    kernel.
-
-    The forward pass multiplies twice (scores, output), the fused backward pass five times (scores
-    again, and the gradients of weights, values, keys, queries), the one of keys and values alone
-    four times, of queries alone three times. Causal: the blocks of queries and keys with anything
-    on or below the diagonal are computed in full. cuDNN's backward pass multiplies as often as
-    splash's fused one; how large its blocks are is not known, so that half of all pairs count.
+    Understood: {{0,1},{2,3}}, [2,4]<=[4,2]T(1,0), mesh['a'=2,'b'=4] {'b'}. Of an axis,
+    'a':(before)size is a part.
     """
-    products = {
-        "splash_mha_fwd": ("", 2),
-        "splash_mha_dkv": ("_dkv", 4),
-        "splash_mha_dq": ("_dq", 3),
-    }
-    name = next((name for name in products if instruction.name.startswith(name)), None)
-    target = instruction.attribute("custom_call_target")
-    operands = [computation.instructions.get(operand) for operand in instruction.operands]
-    arrays = [array for operand in operands if operand for array in operand.arrays()]
-    wide = [
-        array.sizes
-        for array in arrays
-        if array.kind in ("bf16", "f32", "f16") and len(array.sizes) >= 3
-    ]
-    if target.startswith("__cudnn$fmha") and len(wide) > 1:
-        (batch, length, heads, size), keys = wide[0], wide[1][1]  # (B, T, H, C), (B, S, K, C)
-        pairs = length * keys / (2 if "CAUSAL" in instruction.attributes else 1)
-        count = 5 if "Backward" in target else 2
-        return Kernel(target, times, times * 2.0 * count * batch * heads * pairs * size, size)
-    if name is None or not wide:
-        return None
-    suffix, count = products[name]
-    # The fused backward pass also gives the gradient of the queries, an array with blocks of keys
-    # in front of their shape.
-    count += name == "splash_mha_dkv" and any(
-        array.sizes[1:] == wide[0] for array in instruction.arrays()
-    )
-
-    def parameter(what: str) -> int | None:
-        found = re.search(rf'\b{what}\\*": (\d+)', instruction.attributes)
-        return int(found[1]) if found else None
-
-    *rows, length, size = wide[0]  # queries: (B,) H, T, C
-    if parameter("q_layout") == 2:  # positions innermost
-        length, size = size, length
-    queries, keys = (
-        parameter(f"block_q{suffix}") or length,
-        parameter(f"block_kv{suffix}") or length,
-    )
-    blocks = sum(-(-min(end, length) // keys) for end in range(queries, length + queries, queries))
-    flops = 2.0 * count * math.prod(rows) * blocks * queries * keys * size
-    return Kernel(name, times, times * flops, size)
+    if listed := re.search(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}", attributes):
+        groups = re.findall(r"\{([\d,]+)\}", listed[1])
+        return max(([int(one) for one in each.split(",")] for each in groups), key=len)
+    if counted := re.search(
+        r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
+    ):
+        return _places(counted[2], counted[3]).ravel()[: int(counted[1])].tolist()
+    if named := re.search(
+        r"replica_groups=(?:@\w+|mesh)?\[([^\]]*)\]"
+        r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}",
+        attributes,
+    ):
+        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        # before, within and after the group's part
+        parts = {axis: (1, 1, size) for axis, size in sizes.items()}
+        for axis, before, part in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4]):
+            first, within = int(before or 1), int(part or sizes[axis])
+            parts[axis] = (first, within, sizes[axis] // first // within)
+        places = _places(named[2] or str(math.prod(sizes.values())), named[3])
+        places = places.reshape([size for part in parts.values() for size in part])
+        return places[(0, slice(None), 0) * len(parts)].ravel().tolist()
+    return None
 
 
-# The chip's memory.
-
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # in place; which operand is written there
-
-
-def _hbm_bytes(
-    program: Program, computation: Computation, instruction: Instruction, cache: int
-) -> int:
-    """Bytes from and to HBM in one run, of arrays larger than the `cache`. If a fusion only reads a
-    slice of an array, or writes a slice in place, only the slice counts.
-    """
-
-    def moved(array: Array) -> bool:
-        return array.memory == 0 and array.bytes > cache
-
-    if instruction.opcode in ("copy-start", "slice-start"):
-        # In the background, from one memory to the other: (target, source, ..) or ((source),
-        # target, ..).
-        ends = [array for array in instruction.arrays() if array.sizes][:2]
-        return (
-            min(array.bytes for array in ends) * sum(array.memory == 0 for array in ends)
-            if ends
-            else 0
-        )
-    inside = {}
-    written = instruction.arrays()
-    if instruction.opcode in ("fusion", "fusion-start"):
-        fused = program.computations[instruction.called()["calls"]]
-        inside = _sliced(fused)
-        if instruction.opcode == "fusion-start":  # ((operands), results, context)
-            written = written[
-                sum(
-                    len(computation.instructions[name].arrays()) for name in instruction.operands
-                ) : -1
-            ]
-        written = _written(fused, written)
-    elif instruction.opcode in ("dynamic-slice", "slice", "gather"):
-        inside = {0: sum(array.bytes for array in written)}
-    elif instruction.opcode in _UPDATES:
-        update = computation.instructions[
-            instruction.operands[_UPDATES[instruction.opcode]]
-        ].arrays()
-        inside, written = {0: 0}, [array._replace(memory=written[0].memory) for array in update]
-    total = sum(array.bytes for array in written if moved(array))
-    for place, name in enumerate(instruction.operands):
-        operand = computation.instructions.get(name)
-        arrays = [array for array in operand.arrays() if moved(array)] if operand else []
-        total += min(inside.get(place, float("inf")), sum(array.bytes for array in arrays))
-    return int(total)
-
-
-def _sliced(fused: Computation) -> dict[int, int]:
-    """{parameter: bytes} for parameters from which a fusion only reads slices, or into which it
-    writes in place.
-    """
-    uses: dict[str, list[Instruction]] = {}
-    for instruction in fused.instructions.values():
-        for name in set(instruction.operands):
-            uses.setdefault(name, []).append(instruction)
-
-    def read(name: str) -> int | None:
-        total = 0
-        for user in uses.get(name, ()):
-            if user.opcode in ("bitcast", "reshape"):
-                part = read(user.name)
-            elif user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
-                part = sum(array.bytes for array in user.arrays())
-            elif user.opcode in _UPDATES and user.operands[0] == name:
-                part = 0
-            else:
-                part = None
-            if part is None:
-                return None
-            total += part
-        return total
-
-    found = {}
-    for instruction in fused.instructions.values():
-        if instruction.opcode == "parameter":
-            part = read(instruction.name)
-            if part is not None:
-                found[int(instruction.operands[0])] = part
-    return found
-
-
-def _written(fused: Computation, results: list[Array]) -> list[Array]:
-    """The results of a fusion; for a result written in place, only the written part."""
-    root = fused.instructions[fused.root]
-    sources = (
-        [fused.instructions.get(name) for name in root.operands]
-        if root.opcode == "tuple"
-        else [root]
-    )
-    if len(sources) != len(results):
-        return results
-    written = []
-    for source, result in zip(sources, results, strict=True):
-        while source is not None and source.opcode == "bitcast":
-            source = fused.instructions.get(source.operands[0])
-        if source is not None and source.opcode in _UPDATES:
-            update = fused.instructions[source.operands[_UPDATES[source.opcode]]].arrays()
-            written += [array._replace(memory=result.memory) for array in update]
-        else:
-            written.append(result)
-    return written
+def _places(sizes: str, order: str | None) -> np.ndarray:
+    """'4,2', '1,0' -> 0 to 7 in 4 rows of 2, transposed."""
+    shape = [int(size) for size in sizes.split(",")]
+    places = np.arange(math.prod(shape)).reshape(shape)
+    return places.transpose([int(axis) for axis in order.split(",")]) if order else places

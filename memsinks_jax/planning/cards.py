@@ -5,7 +5,7 @@ Compiling needs neither a GPU nor CUDA: XLA's plugin for GPUs, and ptxas (`pip i
 '.[plan-gpu]'`).
 """
 
-import importlib.metadata
+import importlib.util
 import shutil
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from memsinks_jax import private_interfaces
 from memsinks_jax.config import InputError
 from memsinks_jax.training.flops import Chip, chip
 
-MOST_PER_NODE = 8  # GPUs of an HGX or DGX node
+_ASK = "run: pip install '.[plan-gpu]'"
 SHARE = 0.9  # of a card's memory that launch/environment.sh gives to jax
 OPTIONS = {"xla_gpu_enable_latency_hiding_scheduler": True}  # which it sets too
 NOT_COUNTED = (
@@ -74,37 +74,6 @@ CARDS = {
 }
 
 
-def cache(kind: str) -> int:
-    """Bytes of the L2 cache of a card, by jax's `device_kind`."""
-    return next(card.cache for card in CARDS.values() if card.kind == kind)
-
-
-def require_compiler() -> None:
-    """Raises InputError if the compiler for GPUs is not installed, or not the one of this jax."""
-    ask = "run: pip install '.[plan-gpu]'"
-    plugins = {name: _version(name) for name in ("jax-cuda12-plugin", "jax-cuda13-plugin")}
-    plugin, version = next(
-        ((name, found) for name, found in plugins.items() if found), (None, None)
-    )
-    if plugin is None or not (
-        _version("nvidia-cuda-nvcc-cu12") or _version("nvidia-cuda-nvcc") or shutil.which("ptxas")
-    ):
-        missing = "ptxas (nvidia-cuda-nvcc-cu12)" if plugin else "jax-cuda12-plugin"
-        raise InputError(f"plan needs the compiler for GPUs, and {missing} is not installed; {ask}")
-    if version != jax.lib.__version__:
-        raise InputError(
-            f"{plugin} {version} is not for jax {jax.__version__}; run: pip install "
-            f"{plugin}=={jax.lib.__version__}"
-        )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
     """`name` of CARDS -> the GPUs of all nodes (`process_index` is its number), and what one can
     do, with jax's memory.
@@ -112,7 +81,10 @@ def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
     Raises:
       InputError: the compiler is missing, or refuses.
     """
-    require_compiler()
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    has_ptxas = shutil.which("ptxas") or importlib.util.find_spec("nvidia")
+    if not has_ptxas or not any(map(importlib.util.find_spec, plugins)):
+        raise InputError(f"plan needs the compiler for GPUs, which is not installed; {_ASK}")
     card = CARDS[name]
     known = chip(card.kind)
     private_interfaces.trace_for_cudnn(_CUDNN)
@@ -121,10 +93,10 @@ def gpus(name: str, per_node: int, nodes: int) -> tuple[list[jax.Device], Chip]:
         described = topologies.get_topology_desc(
             "", "cuda", target_config=text, topology=f"{nodes}x1x{per_node}"
         )
-    except Exception as error:  # whatever the plugin raises, in XLA's words
-        raise InputError(
-            f"XLA refuses {per_node} x {name}: {str(error).strip().splitlines()[0]}"
-        ) from None
+    # in XLA's words, or jax's if the plugin is of another version
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"XLA refuses {per_node} x {name}: {reason}; {_ASK}") from None
     return list(described.devices), known._replace(
         hbm=SHARE * known.hbm, ici=card.nvlink, dcn=card.network
     )

@@ -1,10 +1,7 @@
 """Machines by name: TPU slices as libtpu describes them to the compiler, and nodes of GPUs (cards)."""
 
-import difflib
 import importlib.util
-import math
 import os
-import re
 
 import jax
 from jax.experimental import topologies
@@ -37,15 +34,6 @@ _ENVIRONMENT = {
 }
 
 
-def require_libtpu() -> None:
-    """Raises InputError if the compiler is not installed."""
-    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
-        raise InputError(
-            "plan needs the TPU compiler, libtpu, which is not installed; run: pip install "
-            "'jax[tpu]'"
-        )
-
-
 def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax.Device], Chip]:
     """'v5e:16x16' and a number of slices, or 'h100:8' and a number of nodes -> all their devices,
     and what a chip can do.
@@ -64,7 +52,11 @@ def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax
             )
     if on_gpus:
         return cards.gpus(generation, int(shape), nodes)
-    require_libtpu()
+    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+        raise InputError(
+            "plan needs the TPU compiler, libtpu, which is not installed; run: pip install "
+            "'jax[tpu]'"
+        )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # A chip of v4 has two cores, which JAX uses as one device.
@@ -75,19 +67,13 @@ def devices_of(topology: str, slices: int = 1, nodes: int = 1) -> tuple[list[jax
         # where libtpu would assume four chips per host
         options["chips_per_host_bounds"] = [1, 1, 1]
     try:
-        devices = list(
-            topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options).devices
-        )
-    except Exception as error:  # whatever the plugin raises, in libtpu's words
+        described = topologies.get_topology_desc(f"{generation}:{shape}", "tpu", **options)
+    except (RuntimeError, ValueError, NotImplementedError) as error:  # in libtpu's words
         raise InputError(
             f"--topology={topology}: libtpu refuses it: {str(error).strip().splitlines()[0]}"
         ) from None
-    known = chip(devices[0].device_kind)
-    if known is None:
-        raise InputError(
-            f"--topology={topology}: nothing is known about {devices[0].device_kind!r}"
-        )
-    return devices, known
+    devices = list(described.devices)
+    return devices, chip(devices[0].device_kind)
 
 
 def mesh_of(config: MeshConfig, devices: list[jax.Device]) -> Mesh:
@@ -100,38 +86,13 @@ def mesh_of(config: MeshConfig, devices: list[jax.Device]) -> Mesh:
 
 
 def _known(topology: str) -> tuple[str, str]:
-    found = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology.strip().lower())
-    every = [f"{generation}:{shape}" for generation, shapes in SHAPES.items() for shape in shapes]
-    every += [
-        f"{card}:{count}" for card in cards.CARDS for count in range(1, cards.MOST_PER_NODE + 1)
-    ]
-    if found is None or found[1] not in (*SHAPES, *cards.CARDS):
-        near = difflib.get_close_matches(topology, every, n=1, cutoff=0.5)
-        raise InputError(
-            f"--topology={topology} is not known; write GENERATION:SHAPE with one of "
-            f"{', '.join(SHAPES)}, or "
-            f"CARD:NUMBER with one of {', '.join(cards.CARDS)}, for example "
-            f"{near[0] if near else 'v5e:16x16'}"
-        )
-    generation, shape = found[1], found[2]
-    if generation in cards.CARDS:
-        if f"{generation}:{shape}" not in every:
-            raise InputError(
-                f"--topology={topology}: a node has 1 to {cards.MOST_PER_NODE} GPUs; for more, "
-                "for example "
-                f"--topology={generation}:{cards.MOST_PER_NODE} --nodes=4"
-            )
+    every = SHAPES | dict.fromkeys(cards.CARDS, tuple("12345678"))  # GPUs of an HGX or DGX node
+    generation, _, shape = topology.strip().lower().partition(":")
+    if shape in every.get(generation, ()):
         return generation, shape
-    if shape not in SHAPES[generation]:
-        # Near in number of chips, not in spelling.
-        wanted = _chips(shape)
-        near = sorted(SHAPES[generation], key=lambda other: abs(_chips(other) - wanted))[:3]
-        raise InputError(
-            f"--topology={topology}: there is no such slice of {generation}; near it are "
-            f"{', '.join(f'{generation}:{other}' for other in sorted(near, key=_chips))}"
-        )
-    return generation, shape
-
-
-def _chips(shape: str) -> int:
-    return math.prod(map(int, shape.split("x")))
+    raise InputError(
+        f"--topology={topology} is not known; of {generation} there are {', '.join(every[generation])}"
+        if generation in every
+        else f"--topology={topology} is not known; write GENERATION:SHAPE, as v5e:16x16, or "
+        f"CARD:NUMBER, as h100:8, of one of {', '.join(every)}"
+    )

@@ -73,11 +73,11 @@ class Programs:
             found = estimate(config, devices, chip, DOCUMENTS_PER_ROW)
             self._known[name] = {
                 "million_cycles": found.cycles / 1e6,
-                "temporaries_gib": found.kinds_of_memory["temporaries"],
+                "temporaries_gib": found.hbm_gib["temporaries"],
                 "hbm_gib": found.hbm_gib_per_chip,
                 "kernel_gflops": found.kernel_flops / 1e9,
                 "step_ms": found.predicted_step_ms,
-                "mfu": found.mfu(found.flops_per_step, chip.peak),
+                "mfu": found.predicted_mfu,
                 "sent_mb": {
                     network: sum(
                         talk.bytes for talk in found.collectives if talk.network == network

@@ -1,10 +1,9 @@
 """TPU slices and GPUs by name, without hardware."""
 
-import importlib.metadata
 import importlib.util
+import math
 import shutil
 
-import jax
 import pytest
 from conftest import ROOT
 
@@ -16,17 +15,14 @@ from memsinks_jax.training import flops
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5e:16x17", "there is no such slice of v5e; near it are v5e:8x8, v5e:8x16, v5e:16x16"),
-        ("v5p:3x3x3", "near it are v5p:2x2x2, v5p:2x2x4, v5p:2x4x4"),
+        ("v5e:16x17", "of v5e there are 1x1, 2x2, 2x4, .*, 16x16"),
         (
             "v5e16x16",
-            "write GENERATION:SHAPE with one of v4, v5e, v5p, v6e, or CARD:NUMBER .*, for "
-            "example v5e:16x16",
+            "write GENERATION:SHAPE, as v5e:16x16, or CARD:NUMBER, as h100:8, of one of v4, ",
         ),
         ("v9:4x4", "is not known"),
-        ("h100", "or CARD:NUMBER with one of a100, h100, h200, b200, for example h100:"),
-        ("h100:32", "a node has 1 to 8 GPUs; for more, for example --topology=h100:8 --nodes=4"),
-        ("h100:2x4", "a node has 1 to 8 GPUs"),
+        ("h100", "of h100 there are 1, 2, 3, 4, 5, 6, 7, 8"),
+        ("h100:32", "of h100 there are 1, 2, 3, 4, 5, 6, 7, 8"),
         ("", "is not known"),
     ],
 )
@@ -57,34 +53,12 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
         topology.devices_of(*given)
 
 
-@pytest.mark.parametrize(
-    ("installed", "message"),
-    [
-        ({}, r"jax-cuda12-plugin is not installed; run: pip install '\.\[plan-gpu\]'"),
-        (
-            {"jax-cuda12-plugin": jax.lib.__version__},
-            r"ptxas .* is not installed; run: pip install '\.\[plan-gpu",
-        ),
-        (
-            {"jax-cuda13-plugin": "0.9.1", "nvidia-cuda-nvcc": "13.0.48"},
-            "^jax-cuda13-plugin 0.9.1 is not for jax .*; run: pip install "
-            f"jax-cuda13-plugin=={jax.lib.__version__}$",
-        ),
-    ],
-)
-def test_without_the_compiler_for_gpus_one_line_says_what_to_install(
-    monkeypatch, installed, message
-):
-    def version(package):
-        if package in installed:
-            return installed[package]
-        raise importlib.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+@pytest.mark.parametrize("installed", [(), ("jax_cuda12_plugin",), ("nvidia",)])
+def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(InputError, match=message) as refusal:
+    with pytest.raises(InputError, match=r"is not installed; run: pip install '\.\[plan-gpu\]'"):
         topology.devices_of("h100:8")
-    assert "\n" not in str(refusal.value)
 
 
 def test_a_card_is_described_once():
@@ -155,4 +129,4 @@ def test_devices(name, slices, count, chip):
 def test_the_smallest_and_largest_of_every_table_exist(generation):
     for shape in (topology.SHAPES[generation][0], topology.SHAPES[generation][-1]):
         devices, _ = topology.devices_of(f"{generation}:{shape}")
-        assert len(devices) == topology._chips(shape)
+        assert len(devices) == math.prod(map(int, shape.split("x")))

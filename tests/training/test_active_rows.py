@@ -17,8 +17,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
-from memsinks_jax.planning.account import COLLECTIVES
-from memsinks_jax.planning.program_text import group, parse
+from memsinks_jax.planning.account import COLLECTIVES, arrays_of, group, parse
 from memsinks_jax.training import active_rows, sharding
 from memsinks_jax.training.method import slowed
 from memsinks_jax.training.methods import method_of
@@ -301,10 +300,11 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
         program = train_program(tiny, 10, mesh, documents)
         text = program.step.lower(program.state, program.batch, program.seed).compile().as_text()
     sent = {}  # kind: [(rows, devices that talk to each other)]
-    for computation in parse(text).computations.values():
-        for instruction in computation.instructions.values():
+    for computation in parse(text)[0].values():
+        for instruction in computation:
             kind, devices = instruction.opcode, len(group(instruction.attributes) or range(8))
-            for array in instruction.arrays() if kind in COLLECTIVES and devices > 1 else ():
+            counts = kind in COLLECTIVES and devices > 1
+            for array in arrays_of(instruction.shape) if counts else ():
                 if array.sizes[-2:] == (tiny.model.layers, tiny.model.d_model):
                     sent.setdefault(kind, []).append((math.prod(array.sizes[:-2]), devices))
     # Gradients are added up over `data`, of as many rows as a device has room for.
