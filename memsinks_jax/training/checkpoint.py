@@ -175,8 +175,10 @@ class Checkpoints:
         arrays that do not match.
         """
         step = self._require()
-        if self._config is None and (damage := seal.find_damage(self._folder / str(step))):
-            raise self._damaged(step, damage)
+        if self._config is None:  # its parameters were checked when it was opened
+            damage = seal.find_damage(self._folder / str(step), ("optimizer",))
+            if damage:
+                raise self._damaged(step, damage)
         check_arrays(self.progress(step)["arrays"], arrays_of(placed), self._folder / str(step))
         items = {"params": placed.params, "optimizer": _memory(placed)}
         restored = ocp.load_checkpointables(self._folder / str(step), items)
@@ -269,7 +271,7 @@ class Checkpoints:
         damaged checkpoints away.
 
         A writer checks the whole checkpoint, every host its share. A reader checks alone, and only
-        the items of _READ.
+        the items of _READ: it reads all parameters anyway.
         """
         aside, writer = self._workdir / "damaged", self._config is not None
         items = seal.ITEMS if writer else _READ
