@@ -248,8 +248,8 @@ def test_with_libtpu_a_pool_of_sparse_sinks_is_not_gathered():
     assert talk[1]["all-to-all"] == talk[0]["all-to-all"] > 0
     for kind in ("all-gather", "all-reduce"):
         assert talk[1][kind] == pytest.approx(talk[0][kind], rel=0.05)
-    cycles = [result["cycles"] for result in found]
-    assert cycles[1] == pytest.approx(cycles[0], rel=0.1)
+    # 32 times as many rows: no step visits all of them.
+    assert found[1]["cycles"] < 1.2 * found[0]["cycles"]
     # Three tables and two moments of each, a row of 2 layers x 256, over four chips.
     state = [result["hbm_gib"]["state and batch"] for result in found]
     assert state[1] - state[0] == pytest.approx(
