@@ -86,9 +86,8 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
     if memory.keys.shape[1] != width or memory.layers.max() >= config.model.layers:
         raise InputError(
             f"{path} is of a model with another shape: layer {memory.layers.max()} and width "
-            f"{memory.keys.shape[1]} "
-            f"there, {config.model.layers} layers and width {width} here; make one of this model "
-            "with edit"
+            f"{memory.keys.shape[1]} there, {config.model.layers} layers and width {width} here; "
+            "make one of this model with edit"
         )
     return memory
 

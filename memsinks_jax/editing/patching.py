@@ -88,10 +88,8 @@ def patch_map(
     places = prompt.cropped().tokens.shape[1]  # one program serves prompts of several lengths
     deltas_LTW = -step * trace.gradients[0, :, :places]
     # The last row is the unpatched prompt: its layer does not exist, so nothing is added.
-    layers_R, places_R = (
-        np.append(np.repeat(np.arange(layers), places), -1),
-        np.append(np.tile(np.arange(places), layers), 0),
-    )
+    layers_R = np.append(np.repeat(np.arange(layers), places), -1)
+    places_R = np.append(np.tile(np.arange(places), layers), 0)
     deltas_RW = np.concatenate(
         [deltas_LTW.reshape(-1, deltas_LTW.shape[-1]), np.zeros_like(deltas_LTW[0, :1])]
     )

@@ -59,8 +59,7 @@ def encode(
         if len(rows[-1]) + room > context:
             raise InputError(
                 f"the prompt {text!r:.60} has {len(rows[-1])} tokens and {room} are to follow, "
-                "but the context is "
-                f"{context}; shorten it"
+                f"but the context is {context}; shorten it"
             )
     longest = max(map(len, rows)) + room
     length = min(-(-longest // multiple) * multiple, context)

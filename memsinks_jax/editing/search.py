@@ -74,11 +74,9 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
         other = next(site for site in SITES if site != wish.site)
         raise InputError(
             f"{'no step' if wish.step is None else f'a step of {step:g}'} at the {wish.site} of "
-            "any layer makes the model "
-            f"predict {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at "
-            "best "
-            f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or a fixed "
-            "--layer=N"
+            f"any layer makes the model predict {wish.target!r} (loss {found.base_loss:.2f}, with "
+            f"a step of {step:.3g} at best {found.losses[:, -1].min():.2f}); try --site={other}, "
+            "another --step, or a fixed --layer=N"
         )
     memory = patching.remember(
         trace,

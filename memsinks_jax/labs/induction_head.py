@@ -101,10 +101,8 @@ def forecast(preset: Preset, names: list[str]) -> str:
     )
     if not recipes:
         return f"preset {preset.name}: nothing to train, minutes"
-    seconds, runs = (
-        presets.predicted_seconds(preset, recipes) * len(preset.seeds),
-        len(recipes) * len(preset.seeds),
-    )
+    seconds = presets.predicted_seconds(preset, recipes) * len(preset.seeds)
+    runs = len(recipes) * len(preset.seeds)
     sizes = sorted(
         {(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes}
     )

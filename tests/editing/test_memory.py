@@ -152,10 +152,7 @@ def test_memories_of_other_settings_act_one_after_the_other():
         interventions(
             [memories(), memory_of("attention", 0, KEYS_MW[0], DELTAS_MW[0], 1.0)], EVERYWHERE, None
         )
-    ) == {
-        "mlp",
-        "attention",
-    }
+    ) == {"mlp", "attention"}
 
 
 def test_what_lies_beyond_the_keys_width_stays():

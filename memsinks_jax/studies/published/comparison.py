@@ -102,9 +102,8 @@ def _check(run: Trained) -> None:
     if model.family != "gpt2" or (model.layers, model.d_model, vocabulary) != SIZES:
         raise InputError(
             f"the published numbers are of GPT-2 small, with {SIZES[0]} layers of width "
-            f"{SIZES[1]} and {SIZES[2]} tokens; "
-            f"this is a {model.family} with {model.layers} of {model.d_model} and {vocabulary}; "
-            "give that model's folder"
+            f"{SIZES[1]} and {SIZES[2]} tokens; this is a {model.family} with {model.layers} of "
+            f"{model.d_model} and {vocabulary}; give that model's folder"
         )
     if run.tokenizer.encode(TARGET).tolist()[:1] != [TARGET_TOKEN] or any(
         len(run.tokenizer.encode(published.prompt)) != len(published.pieces)
@@ -112,9 +111,8 @@ def _check(run: Trained) -> None:
     ):
         raise InputError(
             f"the published numbers are of GPT-2's tokenizer, for which {TARGET!r} begins with "
-            f"token {TARGET_TOKEN} and "
-            f"{EXPERIMENTS[0].prompt!r} has {len(EXPERIMENTS[0].pieces)} tokens; this model has "
-            "another one"
+            f"token {TARGET_TOKEN} and {EXPERIMENTS[0].prompt!r} has {len(EXPERIMENTS[0].pieces)} "
+            "tokens; this model has another one"
         )
 
 

@@ -77,11 +77,9 @@ def test_masks_are_tied_to_the_documents_id():
 
 def test_recall_is_that_of_the_matrix():
     rng = np.random.default_rng(2)
-    stored, asked, y_N = (
-        rng.standard_normal((24, 10)),
-        rng.standard_normal((24, 10)),
-        rng.integers(0, 4, 24),
-    )
+    stored = rng.standard_normal((24, 10))
+    asked = rng.standard_normal((24, 10))
+    y_N = rng.integers(0, 4, 24)
     errors = sinks.recall(jnp.asarray(stored), jnp.asarray(asked), jnp.asarray(y_N), 4, (8, 24))
     for size, error in zip((8, 24), errors, strict=True):
         w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(size))

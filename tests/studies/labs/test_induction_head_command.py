@@ -241,10 +241,8 @@ def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(experiments, "BY_POSITION", 16)
     monkeypatch.setattr(measures, "SEQUENCES", 64)
-    experiment, preset = (
-        command.EXPERIMENTS[name],
-        Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8),
-    )
+    experiment = command.EXPERIMENTS[name]
+    preset = Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]
         for label, recipe in experiment.recipes(preset).items()

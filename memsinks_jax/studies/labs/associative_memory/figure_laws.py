@@ -81,20 +81,16 @@ def study(settings: Settings) -> Study:
         "laws",
         "Scaling laws for associative memories",
         "With random embeddings a d x d matrix holds about d associations. A scheme that stores "
-        "the d most frequent inputs "
-        "alike loses what it leaves out, d^(1-alpha); one that stores every input by its "
-        "frequency wastes the matrix on "
-        f"the frequent ones. Theorem 1 brackets the error at all {len(points)} tested points; "
-        "its upper bound is "
-        f"not trivial (is below 1) at {informative} of them.",
+        "the d most frequent inputs alike loses what it leaves out, d^(1-alpha); one that stores "
+        "every input by its frequency wastes the matrix on the frequent ones. Theorem 1 brackets "
+        f"the error at all {len(points)} tested points; its upper bound is not trivial (is below "
+        f"1) at {informative} of them.",
         f"alpha = {alpha:g}, M = {m}, N = {settings.n} unless stated otherwise; {len(seeds)} "
-        f"independent groups of runs, {settings.runs} runs "
-        "or as many as the noise asks for; an interval is Student's over the groups' fits. Laws "
-        "for N = infinity: "
-        "p normalized over all integers, the first N simulated, the others guessed. Embeddings "
-        "are drawn in a triangular "
-        "basis (Bartlett), which has the law of plain draws at any d. Ties among the most "
-        "frequent are broken at random.",
+        f"independent groups of runs, {settings.runs} runs or as many as the noise asks for; an "
+        "interval is Student's over the groups' fits. Laws for N = infinity: p normalized over "
+        "all integers, the first N simulated, the others guessed. Embeddings are drawn in a "
+        "triangular basis (Bartlett), which has the law of plain draws at any d. Ties among the "
+        "most frequent are broken at random.",
         runs,
         [claim for law in found for claim in law.claims],
         [panel for law in found for panel in law.panels],
@@ -290,10 +286,8 @@ def proposition_2_few(settings: Settings) -> Measured:
     """
     alpha, m, sizes = settings.alpha, settings.m, (2**14, 2**17, 2**20)
     rho, cases = 0.25 / alpha, []
-    predicted, scale = (
-        laws.exponent_in_d(alpha, rho),
-        np.array([laws.phi(n, alpha, rho) for n in sizes]),
-    )
+    predicted = laws.exponent_in_d(alpha, rho)
+    scale = np.array([laws.phi(n, alpha, rho) for n in sizes])
     for n in sizes:
         law, y_N = _infinite(settings, n)
         cases.append(laws.coarse(law, _power(law, rho), y_N, m, tested=256))
@@ -343,10 +337,8 @@ def proposition_2_of_q_0(settings: Settings) -> Measured:
     sizes, shares, largest = np.array([32, 64, 128, 256]), np.array([1 / 4, 1 / 2, 1, 2]), 256
     d_NX = sizes[:, None] * shares
     stored_DN = (np.arange(largest) < np.repeat(sizes, len(shares))[:, None]).astype(float)
-    law, y_N = (
-        model.Law(stored_DN / stored_DN.sum(1, keepdims=True)),
-        model.outputs(largest, settings.m),
-    )
+    law = model.Law(stored_DN / stored_DN.sum(1, keepdims=True))
+    y_N = model.outputs(largest, settings.m)
     errors_GNX = _errors(settings, 2, law, y_N, d_NX, stored_DN[:, None])[:, 0]
     halves = [
         [
@@ -373,10 +365,8 @@ def proposition_3(settings: Settings) -> Measured:
     found = zip(
         d_RX, errors_RGX, [laws.exponent_thresholded(alpha, rho) for rho in rhos], strict=True
     )
-    title, found = (
-        "Proposition 3: $p^\\rho$ of the frequent alone",
-        dict(zip(rhos, found, strict=True)),
-    )
+    title = "Proposition 3: $p^\\rho$ of the frequent alone"
+    found = dict(zip(rhos, found, strict=True))
     places = f"P = {STORED[0]} to {STORED[-1]}"
     return _of_rhos("prop_3", "Prop. 3, (14)", title, "q_rho,[P]", lambda _: places, found)
 
@@ -453,19 +443,15 @@ def theorem_1(settings: Settings, points: list[dict]) -> Measured:
         """Largest ratio of measured error to upper bound -> (groups,). Without any error, every
         bound holds, even 0.
         """
-        errors_PG, upper_P1 = (
-            np.array([p["errors"] for p in points]),
-            np.array([[p["upper"]] for p in points]),
-        )
+        errors_PG = np.array([p["errors"] for p in points])
+        upper_P1 = np.array([[p["upper"]] for p in points])
         with np.errstate(divide="ignore"):
             return np.divide(
                 errors_PG, upper_P1, out=np.zeros_like(errors_PG), where=errors_PG > 0
             ).max(0)
 
-    informative, low = (
-        [p for p in points if p["upper"] < 1],
-        [p for p in points if p["lower"] > 0],
-    )
+    informative = [p for p in points if p["upper"] < 1]
+    low = [p for p in points if p["lower"] > 0]
     claims = [
         claim(
             "theorem_1_upper",
@@ -490,8 +476,7 @@ def theorem_1(settings: Settings, points: list[dict]) -> Measured:
         claim(
             "theorem_1_lower",
             f"lower bound (8) over the measured error, largest of the {len(low)} points where it "
-            "is "
-            "not 0",
+            "is not 0",
             "≤ 1 (Theorem 1)",
             np.max([p["lower"] / p["errors"] for p in low], 0),
             at_most=1,
@@ -541,8 +526,7 @@ def theorem_2(settings: Settings) -> Measured:
             claim(
                 "theorem_2",
                 f"least error divided by c (d+1)^(1-alpha), of {len(schemes(128.0))} schemes and "
-                "all "
-                "d",
+                "all d",
                 "≥ 1 (Theorem 2)",
                 least_G,
                 at_least=1,

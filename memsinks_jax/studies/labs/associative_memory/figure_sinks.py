@@ -99,14 +99,11 @@ def study(settings: Settings) -> Study:
         "How many documents sinks can hold",
         _answer(settings, found),
         f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the "
-        "document's id; "
-        f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled "
-        "wrongly. Dashed: predicted from "
-        "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited "
-        "takes L items. How alike "
-        "activations are in a trained model is not measured here, and shared neurons are left "
-        f"out. Last: {ONCE} documents "
-        "read once are added for each to be recalled.",
+        f"document's id; {settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are "
+        "recalled wrongly. Dashed: predicted from d_eff in place of d, nothing fitted. A document "
+        "of which L tokens are to be recited takes L items. How alike activations are in a "
+        f"trained model is not measured here, and shared neurons are left out. Last: {ONCE} "
+        "documents read once are added for each to be recalled.",
         runs,
         _claims(settings, found, valid) + _claims_with_once(crowded),
         _panels(settings, found, valid, crowded),
@@ -122,19 +119,14 @@ def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
     per_sink = found[Case(widest, 0.3, 0.0)].predicted / widest
     return (
         f"About {per_sink:.1f} documents a sink with {settings.m} outputs, whatever the active "
-        "fraction p, as long as "
-        f"documents' activations are unrelated and {FEWEST_ACTIVE} sinks are active: a mask "
-        "takes as much from the signal "
-        "as from the interference. What masks buy is independence of likeness: without them, "
-        "documents with activations "
-        "alike to the degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff "
-        "stays near M while p < 1/(s "
-        "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at "
-        "least the items to be "
-        f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s "
-        "sqrt(M)). Masks must be "
-        "tied to the document: drawn anew at every access they lower the capacity by p^2. "
-        "Documents that are read once take "
+        f"fraction p, as long as documents' activations are unrelated and {FEWEST_ACTIVE} sinks "
+        "are active: a mask takes as much from the signal as from the interference. What masks "
+        "buy is independence of likeness: without them, documents with activations alike to the "
+        "degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff stays near M "
+        "while p < 1/(s sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) "
+        f"hidden is at least the items to be memorized over {per_sink:.1f}, and active_fraction "
+        f"between {FEWEST_ACTIVE}/M and 1/(s sqrt(M)). Masks must be tied to the document: drawn "
+        "anew at every access they lower the capacity by p^2. Documents that are read once take "
         "room too, each as much as 1/k^2 of one that has come k times; with sinks that open at "
         "the second encounter, none."
     )
@@ -152,8 +144,7 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
         claim(
             "capacity",
             f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
-            "or more "
-            "active",
+            "or more active",
             "1 from Theorem 1 with d_eff",
             (held / predicted[:, None]).mean(0),
             **near_one,
@@ -237,8 +228,7 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
         claim(
             "once",
             f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
-            f"{len(every)} "
-            "cases",
+            f"{len(every)} cases",
             "1 from n (1 + U / k^2)",
             ratios,
             at_least=1 - SHARE,
@@ -257,11 +247,9 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
 
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     """Lower and upper bound of Theorem 1 for documents stored alike, with d_eff for d."""
-    q_N, y_N, law = (
-        np.ones(documents),
-        model.outputs(documents, outputs),
-        model.Law(np.full(documents, 1 / documents)),
-    )
+    q_N = np.ones(documents)
+    y_N = model.outputs(documents, outputs)
+    law = model.Law(np.full(documents, 1 / documents))
     return tuple(
         bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound)
     )

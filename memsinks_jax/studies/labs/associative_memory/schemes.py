@@ -110,19 +110,15 @@ def figure_1(settings: Settings) -> Study:
     return Study(
         "1",
         "Figure 1: capacity and data",
-        "The error is the sum of what the memory has no room for and of what the samples have "
-        "not shown: each curve follows "
-        "one law down to the plateau that the other sets.",
+        "The error is the sum of what the memory has no room for and of what the samples have not "
+        "shown: each curve follows one law down to the plateau that the other sets.",
         f"Scheme q_0,[P] (12) with {scheme}, alpha = {alpha:g}, N = {settings.n} simulated of "
-        f"infinitely many, M = {m}, "
-        f"{settings.runs} runs; bands from the lowest to the highest of {len(settings.seeds)} "
-        "groups. Dashed: "
-        "d^(1-alpha) + T^(-1+1/alpha) with the constants of the two tails, (1-1/M) C "
-        "P^(1-alpha)/(alpha-1) and "
-        "(1-1/M) Gamma(1-1/alpha) C^(1/alpha)/alpha T^(-1+1/alpha); nothing is fitted. "
-        "The sum counts twice what is missing for both reasons, so it lies above near the bend. "
-        "Inputs as "
-        "frequent as each other are taken into the top P at random.",
+        f"infinitely many, M = {m}, {settings.runs} runs; bands from the lowest to the highest of "
+        f"{len(settings.seeds)} groups. Dashed: d^(1-alpha) + T^(-1+1/alpha) with the constants "
+        "of the two tails, (1-1/M) C P^(1-alpha)/(alpha-1) and (1-1/M) Gamma(1-1/alpha) "
+        "C^(1/alpha)/alpha T^(-1+1/alpha); nothing is fitted. The sum counts twice what is "
+        "missing for both reasons, so it lies above near the bend. Inputs as frequent as each "
+        "other are taken into the top P at random.",
         runs,
         claims,
         shown,
@@ -226,9 +222,8 @@ def figure_3(settings: Settings) -> Study:
         "3",
         "Figure 3: which association scheme is better when",
         "Storing everything alike is best once the matrix has room for all inputs, and worst "
-        "while it has not. Weights by "
-        "frequency keep the frequent ones in a small matrix and starve the rare ones in a large "
-        "one. A threshold has both.",
+        "while it has not. Weights by frequency keep the frequent ones in a small matrix and "
+        "starve the rare ones in a large one. A threshold has both.",
         f"N = {n}, M = {m}, {settings.runs} runs; maps: alpha = {settings.alpha or 0.5:g}; "
         "curves: alpha = "
         f"{settings.alpha or 2:g}, the law known (T = infinity), P = {settings.p or 'd/8'}. "

@@ -147,12 +147,10 @@ def recall(
     the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
-    w_KM, errors, start, each = (
-        jnp.zeros((outputs, stored_NM.shape[1])),
-        [],
-        0,
-        len(stored_NM) // len(asked_NM),
-    )
+    w_KM = jnp.zeros((outputs, stored_NM.shape[1]))
+    errors = []
+    start = 0
+    each = len(stored_NM) // len(asked_NM)
     for size in sizes:
         end = size * each
         w_KM += of_class_KN[:, start:end] @ stored_NM[start:end]

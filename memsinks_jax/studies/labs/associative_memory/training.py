@@ -115,10 +115,9 @@ def figure_4(settings: Settings) -> Study:
         "sights of it. In a matrix too "
         "small the gradient also repairs what interference breaks, which no fixed weight does.",
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, batch size one, W = 0 at the start, "
-        f"{settings.runs} runs. "
-        "Embeddings are divided by sqrt(d), so that a unit of q changes its own logit by about "
-        "1, as (20) assumes; the "
-        "paper's own rescaling is not in its main text. Dashed: the approximations.",
+        f"{settings.runs} runs. Embeddings are divided by sqrt(d), so that a unit of q changes "
+        "its own logit by about 1, as (20) assumes; the paper's own rescaling is not in its main "
+        "text. Dashed: the approximations.",
         runs,
         claims,
         shown,
@@ -160,12 +159,10 @@ def figure_5(settings: Settings) -> Study:
     return Study(
         "5",
         "Figure 5: which scheme SGD finds",
-        "A large step stores an association at its first sight and hardly adds to it later, "
-        "which is q_0; a small one adds "
-        "in proportion to the sights, which is q_1.",
+        "A large step stores an association at its first sight and hardly adds to it later, which "
+        "is q_0; a small one adds in proportion to the sights, which is q_1.",
         f"f of (20) with M = {m}; inputs seen (x+3)^-{alpha:g} times, the rarest of {n} once. "
-        "Dashed: q_rho with the rho "
-        "closest in least squares.",
+        "Dashed: q_rho with the rho closest in least squares.",
         runs,
         claims,
         [
@@ -237,8 +234,7 @@ def figure_6(settings: Settings) -> Study:
         claim(
             "overwrites",
             f"share of recalled inputs lost by a step on an unrecalled one: gamma = {large:g} "
-            "over "
-            f"gamma = {small:g}",
+            f"over gamma = {small:g}",
             "a large step erases",
             lost_GC[:, 0] / lost_GC[:, 1],
             at_least=1,
@@ -256,15 +252,12 @@ def figure_6(settings: Settings) -> Study:
         "6",
         "Figure 6: what one step does to all memories",
         "A large step stores the association of its input and may erase others; a small one "
-        "leaves the others alone and "
-        "needs many steps on an input before it is stored.",
+        "leaves the others alone and needs many steps on an input before it is stored.",
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, d = {d}, batch size one, embeddings "
-        "divided by sqrt(d). Scores "
-        "u_y^T W e_x, scaled for every input from its lowest to its highest; lighter is higher. "
-        "Red: the input of the "
-        "step and its output; white dots: what is recalled; grey rings: what should be. Claims "
-        f"over {settings.runs} runs "
-        f"of {STEPS} steps.",
+        "divided by sqrt(d). Scores u_y^T W e_x, scaled for every input from its lowest to its "
+        "highest; lighter is higher. Red: the input of the step and its output; white dots: what "
+        f"is recalled; grey rings: what should be. Claims over {settings.runs} runs of {STEPS} "
+        "steps.",
         runs,
         claims,
         shown,
@@ -474,21 +467,16 @@ def figure_7(settings: Settings) -> Study:
         "7",
         "Figure 7: how the optimizer stores",
         "On the same samples a larger step stores more, up to a point; so do smaller batches. "
-        "With large batches, where SGD "
-        "weights associations by their frequency, Adam and layer norm even that out. A large "
-        "step that decays beats both "
-        "the large and the small constant one when memory is short.",
+        "With large batches, where SGD weights associations by their frequency, Adam and layer "
+        "norm even that out. A large step that decays beats both the large and the small constant "
+        "one when memory is short.",
         f"N = {settings.n}, M = {settings.m}, alpha = {settings.alpha:g}, {settings.runs} runs. "
-        "Step sizes are for "
-        "embeddings divided by sqrt(d), with W = 0 at the start. Batches: gradients are summed "
-        "and gamma = 1/sqrt(B), so "
-        "the variance of the updates of T samples does not depend on B. Optimizers, batch "
-        f"{LARGE_BATCH}, mean gradient: W "
-        "starts N(0, 1/d), where layer norm is defined, and all three move W e_x by about 1 in "
-        "their first step on a "
-        "frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam (beta1 = "
-        "beta2 = 0). The paper's own "
-        "rescaling is not in its main text.",
+        "Step sizes are for embeddings divided by sqrt(d), with W = 0 at the start. Batches: "
+        "gradients are summed and gamma = 1/sqrt(B), so the variance of the updates of T samples "
+        f"does not depend on B. Optimizers, batch {LARGE_BATCH}, mean gradient: W starts N(0, "
+        "1/d), where layer norm is defined, and all three move W e_x by about 1 in their first "
+        "step on a frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam "
+        "(beta1 = beta2 = 0). The paper's own rescaling is not in its main text.",
         runs,
         claims,
         shown,
@@ -516,10 +504,8 @@ def figure_8(settings: Settings) -> Study:
         runs += record(
             f"M={m}", seeds, {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}, curves
         )
-        statement, paper = (
-            f"share of runs with zero error, d = {d}, M = {m}, N = {n}",
-            "zero error is reached (Fig. 8)",
-        )
+        statement = f"share of runs with zero error, d = {d}, M = {m}, N = {n}"
+        paper = "zero error is reached (Fig. 8)"
         claims.append(claim(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9))
         kinds = ("outputs", "inputs") if m == settings.m else ("inputs",)
         shown += [_plane(kind, e[0, 0], u[0, 0], y_N) for kind in kinds]
@@ -527,12 +513,10 @@ def figure_8(settings: Settings) -> Study:
         "8",
         "Figure 8: learned embeddings",
         "Random embeddings hold about d associations in a d x d matrix. Learned ones hold any "
-        "number in two dimensions: "
-        "inputs of one output gather around its direction.",
+        "number in two dimensions: inputs of one output gather around its direction.",
         f"N = {n}, d = {d}, alpha = {settings.alpha:g}, W = I; e and u learned by Adam (step "
-        f"{gamma:g}, {length} "
-        f"steps) on the cross-entropy of the whole law, from N(0, I). Shown: seed {seeds[0]}. "
-        "Areas: argmax_y u_y^T u.",
+        f"{gamma:g}, {length} steps) on the cross-entropy of the whole law, from N(0, I). Shown: "
+        f"seed {seeds[0]}. Areas: argmax_y u_y^T u.",
         runs,
         claims,
         shown,

@@ -47,11 +47,9 @@ def birth(preset):
     """The birth of an induction head (the study's figure 3)"""
     groups = yield {"trained": preset.alone(256)}
     (trained,) = groups.values()
-    every, clean, wk0_64 = (
-        trained.test("acc_end"),
-        trained.test("acc_clean"),
-        trained.values("wk0_64"),
-    )
+    every = trained.test("acc_end")
+    clean = trained.test("acc_clean")
+    wk0_64 = trained.values("wk0_64")
     first = {name: trained.reached(name, LEVEL) for name in ("wo1", "wk1")}
     first["wk0_64"] = trained.reached("wk0_64", (wk0_64[:, 0] + wk0_64[:, -1]) / 2)
     order = " then ".join(sorted(first, key=lambda name: first[name].mean()))
@@ -64,15 +62,12 @@ def birth(preset):
 
     return (
         f"In-context accuracy {mean_ci(every, 3)}, {mean_ci(clean, 3)} without sequences caught "
-        "in a cycle. "
-        f"Learned in the order {order} (wo1 and wk1 at {LEVEL}, wk0_64 half-way up).",
+        f"in a cycle. Learned in the order {order} (wo1 and wk1 at {LEVEL}, wk0_64 half-way up).",
         f"K = {preset.k} fixed triggers, uniform outputs, loss on outputs that can be known, "
-        f"width {preset.width}, "
-        f"{trained.recipe.batch} sequences of {trained.recipe.law.length} tokens a step. "
-        f"Bands: lowest to highest of {len(trained.runs)} seeds. wk1 is recall among {preset.k} "
-        "triggers, so its chance is "
-        f"1/{preset.k}; wo1 needs all {len(preset.statistics.characters)} characters, also the "
-        "rarest.",
+        f"width {preset.width}, {trained.recipe.batch} sequences of {trained.recipe.law.length} "
+        f"tokens a step. Bands: lowest to highest of {len(trained.runs)} seeds. wk1 is recall "
+        f"among {preset.k} triggers, so its chance is 1/{preset.k}; wo1 needs all "
+        f"{len(preset.statistics.characters)} characters, also the rarest.",
         [
             claim(
                 "accuracy",
@@ -160,17 +155,13 @@ def frozen(preset):
 
     return (
         "With both key matrices frozen W_O^2 is learned all the same (recall "
-        f"{mean_ci(at_thaw(keys, 'wo1'))} at step "
-        f"{until}) but accuracy without cycles stays at {mean_ci(at_thaw(keys, 'acc_clean'))}; "
-        "with W_O^2 frozen it stays "
-        f"at {mean_ci(at_thaw(output, 'acc_clean'))}. After the thaw they end at "
-        f"{keys.test('acc_clean').mean():.2f} and "
-        f"{output.test('acc_clean').mean():.2f}.",
+        f"{mean_ci(at_thaw(keys, 'wo1'))} at step {until}) but accuracy without cycles stays at "
+        f"{mean_ci(at_thaw(keys, 'acc_clean'))}; with W_O^2 frozen it stays at "
+        f"{mean_ci(at_thaw(output, 'acc_clean'))}. After the thaw they end at "
+        f"{keys.test('acc_clean').mean():.2f} and {output.test('acc_clean').mean():.2f}.",
         f"As E1 with sequences of {base.law.length} tokens. A frozen memory has neither gradient "
-        "nor decay until "
-        f"step {until} (dotted). Copying the majority of the context gives "
-        f"{majority['majority']:.2f}, "
-        f"{majority['majority_clean']:.2f} without cycles.",
+        f"nor decay until step {until} (dotted). Copying the majority of the context gives "
+        f"{majority['majority']:.2f}, {majority['majority_clean']:.2f} without cycles.",
         [
             claim(
                 "without-output",
@@ -264,10 +255,9 @@ def bigrams_first(preset):
         f"{groups['random trigger'].recipe.steps}, if never): "
         f"{halves}. The global loss ends {above} nats above its floor.",
         f"K = 1, linear W_F, loss on all tokens. Rarer: the character that {rarer} come before. "
-        "Dashed: the entropy floor. "
-        "Positions are random vectors that W_F must learn to ignore, so the floor is neared from "
-        "above only slowly when "
-        "there are as many positions as dimensions.",
+        "Dashed: the entropy floor. Positions are random vectors that W_F must learn to ignore, "
+        "so the floor is neared from above only slowly when there are as many positions as "
+        "dimensions.",
         [
             claim(
                 f"global-first: {label}",
@@ -314,12 +304,10 @@ def outputs(preset):
     }
     return (
         f"Trained on uniform outputs: {mean_ci(own['uniform'])} on uniform, "
-        f"{mean_ci(other['uniform'])} on bigram ones. "
-        f"Trained on bigram outputs: {mean_ci(own['bigram'])} on bigram, "
-        f"{mean_ci(other['bigram'])} on uniform ones.",
+        f"{mean_ci(other['uniform'])} on bigram ones. Trained on bigram outputs: "
+        f"{mean_ci(own['bigram'])} on bigram, {mean_ci(other['bigram'])} on uniform ones.",
         f"K = {preset.k} random triggers, linear W_F, loss on all tokens; accuracy without "
-        "sequences caught in a cycle. "
-        "Bigram outputs are often right by bigrams alone.",
+        "sequences caught in a cycle. Bigram outputs are often right by bigrams alone.",
         [
             claim(
                 "uniform-generalises",
@@ -367,14 +355,12 @@ def competition(preset):
     return (
         "; ".join(
             f"{label}: ff1 falls to {mean_ci(lowest[label])} nats and rises by "
-            f"{mean_ci(drift[label])}, "
-            f"wo1 ends at {mean_ci(recalled[label])}"
+            f"{mean_ci(drift[label])}, wo1 ends at {mean_ci(recalled[label])}"
             for label in groups
         )
         + ".",
         "ff1 is the divergence of pi_b from the output of W_F alone; wo1 the recall of W_O^2. "
-        "Uniform logits have an ff1 of "
-        "2.27 over all characters of the bundled text.",
+        "Uniform logits have an ff1 of 2.27 over all characters of the bundled text.",
         [
             row
             for label in groups
@@ -480,8 +466,7 @@ def width(preset):
         )
         + ".",
         f"K = {preset.k} fixed triggers, sequences of {base.law.length} tokens. Trained from "
-        "PyTorch's "
-        "scales, constructed at variance 1/d.",
+        "PyTorch's scales, constructed at variance 1/d.",
         [
             claim(
                 f"beats-formulas: {label}",
@@ -654,14 +639,11 @@ def maps(preset):
     )
     return (
         f"Clean in-context accuracy {mean_ci(clean)}. One place after a trigger the first layer "
-        "attends most to the "
-        f"trigger in {mean_ci(first)} of cases; at a trigger seen before the second attends most "
-        "to the token to "
-        f"be said in {mean_ci(second)}.",
+        f"attends most to the trigger in {mean_ci(first)} of cases; at a trigger seen before the "
+        f"second attends most to the token to be said in {mean_ci(second)}.",
         f"K = {preset.k} random triggers, uniform outputs, loss on all tokens, AdamW, norms and "
-        "feed-forward layers. The "
-        "map is one sequence; circles mark the outputs of a trigger seen before, at the row of "
-        "the trigger.",
+        "feed-forward layers. The map is one sequence; circles mark the outputs of a trigger seen "
+        "before, at the row of the trigger.",
         [
             claim("accuracy", "clean in-context accuracy", "about 0.99", clean, at_least=0.9),
             claim(
@@ -694,8 +676,7 @@ def layers(preset):
     return (
         f"In-context accuracy {mean_ci(one)} with one layer, {mean_ci(two)} with two.",
         f"Ordinary transformer, {groups['two layers'].recipe.model.heads} heads, K = {preset.k} "
-        "random triggers, uniform "
-        "outputs, loss on all tokens, AdamW.",
+        "random triggers, uniform outputs, loss on all tokens, AdamW.",
         [
             claim(
                 "two-layers", "in-context accuracy of two layers", "about 0.99", two, at_least=0.9
@@ -745,8 +726,7 @@ def variants(preset):
         + ", ".join(f"{k} {mean_ci(v)}" for k, v in clean.items())
         + ".",
         f"K = {preset.k}; fixed triggers for the model of E1, random ones for the full "
-        "transformer. Each variant has the "
-        "steps and the rate of its family, not its own best.",
+        "transformer. Each variant has the steps and the rate of its family, not its own best.",
         [
             claim(
                 f"learned: {label}",
@@ -807,15 +787,13 @@ def theory(preset):
         "Clean in-context accuracy: "
         + ", ".join(f"{mean_ci(built[d].test('acc_clean'), 3)} at d = {d}" for d in WIDTHS)
         + ". One gradient step from zero on each memory, those before it in place, recalls "
-        f"{mean_ci(step.test('wo1'))} "
-        f"(W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), {mean_ci(step.test('wk0_64'))} (W_K^1, t "
-        "< 64).",
+        f"{mean_ci(step.test('wo1'))} (W_O^2), {mean_ci(step.test('wk1'))} (W_K^2), "
+        f"{mean_ci(step.test('wk0_64'))} (W_K^1, t < 64).",
         f"K = {preset.k} fixed triggers, sequences of {law.length} tokens, everything random has "
-        "variance 1/d. Scales of "
-        f"the memories chosen on {construction.SEARCHED} sequences, accuracy of "
-        f"{construction.EVALUATED} others. Expected "
-        "values are for K = 5 and the bundled text. The gradient: "
-        f"{GRADIENT_BATCHES * GRADIENT_BATCH} sequences, d = {GRADIENT_WIDTH}.",
+        f"variance 1/d. Scales of the memories chosen on {construction.SEARCHED} sequences, "
+        f"accuracy of {construction.EVALUATED} others. Expected values are for K = 5 and the "
+        f"bundled text. The gradient: {GRADIENT_BATCHES * GRADIENT_BATCH} sequences, d = "
+        f"{GRADIENT_WIDTH}.",
         [
             row
             for d, (value, apart) in EXPECTED.items()
@@ -885,21 +863,17 @@ POOL = 32  # sequences that return; half of every batch is drawn from them
 def sinks(preset):
     """Sinks in addition to an induction head"""
     law, hidden = Law(k=preset.k, length=64 if preset.small else 256), 4 * preset.width
-    steps, batch = (
-        preset.steps or (1000 if preset.small else 3000),
-        min(preset.batch or 32, 2 * POOL),
-    )
+    steps = preset.steps or (1000 if preset.small else 3000)
+    batch = min(preset.batch or 32, 2 * POOL)
     recipe = World(law, preset.width, hidden // 4, hidden - hidden // 4, 0.3, POOL, batch, steps)
     groups = yield {
         "no sinks": dataclasses.replace(recipe, shared=hidden, sinks=0),
         "sinks": recipe,
     }
     ordinary, world = groups.values()
-    heart, own, left = (
-        ordinary.test("by heart own"),
-        world.test("by heart own"),
-        world.test("by heart dropped"),
-    )
+    heart = ordinary.test("by heart own")
+    own = world.test("by heart own")
+    left = world.test("by heart dropped")
     before, after = ordinary.test("accuracy own"), world.test("accuracy dropped")
     shown = {
         "no sinks": (ordinary, "own"),
@@ -907,17 +881,14 @@ def sinks(preset):
         "dropped": (world, "dropped"),
     }
     return (
-        f"The ordinary model knows the pool by heart to {mean_ci(heart)} nats a token; with "
-        f"sinks it is {mean_ci(own)} "
-        f"with a sequence's own sinks and {mean_ci(left)} with all dropped. In-context accuracy "
-        "of fresh sequences: "
-        f"{mean_ci(before)} without sinks in the model, {mean_ci(after)} with them dropped.",
-        f"Two-layer model with an MLP of {recipe.shared} shared neurons and {recipe.sinks} "
-        f"sinks, {recipe.active:.0%} of "
-        f"the sinks on for a sequence; {POOL} sequences return in half of every batch of "
-        f"{recipe.batch}. AdamW, loss on all "
-        "tokens. By heart: global loss of fresh sequences minus that of the pool. Attention and "
-        "W_O^2 have no sinks.",
+        f"The ordinary model knows the pool by heart to {mean_ci(heart)} nats a token; with sinks "
+        f"it is {mean_ci(own)} with a sequence's own sinks and {mean_ci(left)} with all dropped. "
+        f"In-context accuracy of fresh sequences: {mean_ci(before)} without sinks in the model, "
+        f"{mean_ci(after)} with them dropped.",
+        f"Two-layer model with an MLP of {recipe.shared} shared neurons and {recipe.sinks} sinks, "
+        f"{recipe.active:.0%} of the sinks on for a sequence; {POOL} sequences return in half of "
+        f"every batch of {recipe.batch}. AdamW, loss on all tokens. By heart: global loss of "
+        "fresh sequences minus that of the pool. Attention and W_O^2 have no sinks.",
         [
             claim(
                 "memorizes",

@@ -114,10 +114,8 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
     """
     token, position = weights["token"], weights["position"]
     everything_V = jnp.arange(len(token))
-    copy_DD, remap_DD = (
-        weights["output_2"] @ weights["value_2"],
-        weights["output_1"] @ weights["value_1"],
-    )
+    copy_DD = weights["output_2"] @ weights["value_2"]
+    remap_DD = weights["output_1"] @ weights["value_1"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
 
     def of_positions(position):

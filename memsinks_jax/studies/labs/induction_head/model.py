@@ -141,10 +141,8 @@ def turn(x_BTD: jax.Array) -> jax.Array:
     """
     length, d = x_BTD.shape[-2:]
     angle_TP = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-    cos_TP, sin_TP = (
-        jnp.asarray(np.cos(angle_TP), jnp.float32),
-        jnp.asarray(np.sin(angle_TP), jnp.float32),
-    )
+    cos_TP = jnp.asarray(np.cos(angle_TP), jnp.float32)
+    sin_TP = jnp.asarray(np.sin(angle_TP), jnp.float32)
     even_BTP, odd_BTP = x_BTD[..., 0::2], x_BTD[..., 1::2]
     turned = jnp.stack(
         [even_BTP * cos_TP - odd_BTP * sin_TP, even_BTP * sin_TP + odd_BTP * cos_TP], axis=-1
@@ -238,10 +236,8 @@ class Full:
             y_BTD = x_BTD @ weights[name].T
             return y_BTD.reshape(*y_BTD.shape[:2], self.heads, -1).swapaxes(1, 2)
 
-        x_BTD, attentions = (
-            weights["token"][tokens_BT] + weights["position"][: tokens_BT.shape[1]],
-            [],
-        )
+        x_BTD = weights["token"][tokens_BT] + weights["position"][: tokens_BT.shape[1]]
+        attentions = []
         for layer in range(self.layers):
             read_BTD = normed(x_BTD, f"attention_norm_{layer}")
             q_BHTC, k_BHTC, v_BHTC = (

@@ -144,10 +144,8 @@ def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
     """Predicted time of these runs on this machine: times a few small steps of one, and scales by
     `work`.
     """
-    timed, statistics = (
-        next((r for r in recipes if isinstance(r, Recipe)), preset.alone()),
-        preset.statistics,
-    )
+    timed = next((r for r in recipes if isinstance(r, Recipe)), preset.alone())
+    statistics = preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)
     key = jax.random.key(0)

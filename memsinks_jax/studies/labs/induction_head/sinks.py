@@ -112,10 +112,8 @@ def _measure(
     world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int
 ) -> dict:
     """Tally after a step, of fresh sequences and of the pool."""
-    fresh, found = (
-        sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED),
-        {},
-    )
+    fresh = sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED)
+    found = {}
     for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
         numbers_B = first + jnp.arange(len(batch.seen_BT))
         for mode in MODES:

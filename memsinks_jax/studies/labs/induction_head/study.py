@@ -88,10 +88,8 @@ class Experiment:
 
     def study(self, preset: Preset, runs: dict[str, list[Run]]) -> Study:
         """runs: {label: [one run per seed]}."""
-        groups, running = (
-            {label: Group(several) for label, several in runs.items()},
-            self.run(preset),
-        )
+        groups = {label: Group(several) for label, several in runs.items()}
+        running = self.run(preset)
         next(running)
         try:
             running.send(groups)

@@ -137,11 +137,9 @@ def steps(
     (trained weights, optimizer's state) -> the same, and the summed tally. Compiled once for all
     seeds.
     """
-    sample, rule, until = (
-        sampler(statistics, recipe.law),
-        optimizer(recipe),
-        dict(recipe.frozen_until),
-    )
+    sample = sampler(statistics, recipe.law)
+    rule = optimizer(recipe)
+    until = dict(recipe.frozen_until)
 
     def one(carry, number):
         trained, state = carry
@@ -181,11 +179,9 @@ def fresh(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def probes(recipe: Recipe, statistics: Statistics, weights: dict) -> dict[str, jax.Array]:
     """Probes of the weights -> {probe: value}."""
-    model, chosen, everything = (
-        recipe.model,
-        candidates(statistics, recipe.law),
-        np.arange(len(statistics.characters)),
-    )
+    model = recipe.model
+    chosen = candidates(statistics, recipe.law)
+    everything = np.arange(len(statistics.characters))
     undecided = np.setdiff1d(everything, chosen) if recipe.law.fixed else everything
     if isinstance(model, Full):
         return {}

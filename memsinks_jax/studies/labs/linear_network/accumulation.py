@@ -156,10 +156,8 @@ def study(seeds: tuple[int, ...]) -> Study:
         broken[reading] = np.mean(metrics["violated (2) stated"]) / TRIALS
         for part, what in (("(1)", "gen-only ≤"), ("(2)", "mem-only ≥")):
             for form, paper in (("stated", f"never (H.3 {part})"), ("corrected", "corrected")):
-                id, statement = (
-                    f"{reading}_{part[1]}_{form}",
-                    f"{part} {what} its bound, {form}, {meaning}",
-                )
+                id = f"{reading}_{part[1]}_{form}"
+                statement = f"{part} {what} its bound, {form}, {meaning}"
                 claims.append(
                     violated(id, statement, paper, metrics[f"violated {part} {form}"], TRIALS)
                 )
@@ -172,17 +170,13 @@ def study(seeds: tuple[int, ...]) -> Study:
         "accumulation",
         "Theorem H.3: memorization accumulates in the sinks",
         "(1) holds. (2), that the sinks keep the memory, is false as stated: "
-        f"{broken['whole']:.0%} of the runs violate it, "
-        f"{broken['blocks']:.0%} if each block is read to have length 1. With |z_mem|² and the "
-        "largest similarity in it, it "
-        "holds in all of them, and is weaker.",
+        f"{broken['whole']:.0%} of the runs violate it, {broken['blocks']:.0%} if each block is "
+        "read to have length 1. With |z_mem|² and the largest similarity in it, it holds in all "
+        "of them, and is weaker.",
         f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and "
-        f"{HIDDEN - SHARED} sinks, "
-        f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, "
-        "rates 0.001 to 0.03, rho "
-        f"0.05 to 1. c_min and c_max from the measured |W|_2, read every {EVERY} steps and "
-        "widened by what it can "
-        "grow between.",
+        f"{HIDDEN - SHARED} sinks, positive features, {STEPS} steps from zero with 5 to 59 "
+        "repeats at random places, rates 0.001 to 0.03, rho 0.05 to 1. c_min and c_max from the "
+        f"measured |W|_2, read every {EVERY} steps and widened by what it can grow between.",
         runs,
         claims,
         [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases],

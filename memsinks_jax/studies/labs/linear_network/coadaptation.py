@@ -160,10 +160,8 @@ def rise(seed: int, draws: int = DRAWS, later: tuple[int, ...] = LATER) -> np.nd
     rng, ratios = generator(seed, "rise"), []
     s_NBD = features(rng, BEFORE + 1 + later[-1], draws, WIDTH)
     y_NBO = rng.standard_normal((len(s_NBD), draws, OUTPUTS))
-    made, x_BD1 = (
-        route(s_NBD[: BEFORE + 1], y_NBO[: BEFORE + 1], BEFORE, RATE),
-        s_NBD[BEFORE, :, :, None],
-    )
+    made = route(s_NBD[: BEFORE + 1], y_NBO[: BEFORE + 1], BEFORE, RATE)
+    x_BD1 = s_NBD[BEFORE, :, :, None]
     gen, without, begin = made.gen, made.without, BEFORE + 1
 
     def size_B(vectors_BO1):
@@ -296,21 +294,17 @@ def study(seeds: tuple[int, ...]) -> Study:
     return Study(
         "coadaptation",
         "Theorems 4.1 and F.1: co-adaptation saturates",
-        "Neurons that are masked apart still adapt to each other: what the generalization "
-        "neurons learn after the "
-        f"memory undoes it. The stated bound is false in {np.mean(tally['stated']) / TRIALS:.0%} "
-        "of the trials, and "
-        "nothing grows with N: exactly, the deviation rises from 0 and saturates at all of what "
-        "was memorized, |W_mem x|.",
-        f"Rise: width {WIDTH}, {OUTPUTS} outputs, positive features, rate {RATE:g}, s_mem at "
-        f"step {BEFORE + 1}, x = "
-        f"s_mem; mean over {DRAWS} draws a seed. Violations: {TRIALS} trials a seed, width 2 to "
-        "12, 1 to 60 later "
-        "steps, rates 0.005 to 0.5, x in the cone of all features, targets standard normal; N "
-        "is the number of later "
-        "steps, the reading that favours the stated bound. The factor |W_mem| mends it in these "
-        "trials but does not "
-        f"make it a theorem: see the constructed case, where two later steps cancel.",
+        "Neurons that are masked apart still adapt to each other: what the generalization neurons "
+        "learn after the memory undoes it. The stated bound is false in "
+        f"{np.mean(tally['stated']) / TRIALS:.0%} of the trials, and nothing grows with N: "
+        "exactly, the deviation rises from 0 and saturates at all of what was memorized, |W_mem "
+        "x|.",
+        f"Rise: width {WIDTH}, {OUTPUTS} outputs, positive features, rate {RATE:g}, s_mem at step "
+        f"{BEFORE + 1}, x = s_mem; mean over {DRAWS} draws a seed. Violations: {TRIALS} trials a "
+        "seed, width 2 to 12, 1 to 60 later steps, rates 0.005 to 0.5, x in the cone of all "
+        "features, targets standard normal; N is the number of later steps, the reading that "
+        "favours the stated bound. The factor |W_mem| mends it in these trials but does not make "
+        "it a theorem: see the constructed case, where two later steps cancel.",
         runs,
         claims,
         shown,

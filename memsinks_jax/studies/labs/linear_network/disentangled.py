@@ -322,18 +322,14 @@ def study(seeds: tuple[int, ...]) -> Study:
         "disentangled",
         "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
         "Gradient flow uses just the directions of the memory which no other text has, in "
-        "proportion. If those are all "
-        "in the memorization subspace it finds the disentangled solution, against the theorem as "
-        "stated; with a "
-        "novelty of 1, half of the update is in the semantic subspace.",
-        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} "
-        f"repeats, |Δ| = {DELTA:g}, "
-        f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at "
-        f"rate {RATE:g} until the "
-        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a "
-        f"seed with, and {TRIALS} "
-        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 "
-        "holds in all.",
+        "proportion. If those are all in the memorization subspace it finds the disentangled "
+        "solution, against the theorem as stated; with a novelty of 1, half of the update is in "
+        "the semantic subspace.",
+        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, "
+        f"|Δ| = {DELTA:g}, σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, "
+        f"gradient descent at rate {RATE:g} until the gradient is 0. Violations: the interpolant "
+        f"of least norm in {TRIALS} random problems a seed with, and {TRIALS} without, a novel "
+        f"direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
         runs,
         claims,
         shown,

@@ -101,15 +101,12 @@ def study(seeds: tuple[int, ...]) -> Study:
     return Study(
         "forgetting",
         "Theorem H.2: forgetting",
-        f"With features that are alike the memory's logit falls, by {drop_S.mean():.3f} where "
-        "the bound asks for "
-        f"{bound_S.mean():.3f}. Without eps ≥ 0, which the paper does not say, the bound is "
-        "false: where sequences are "
-        "unlike the memory they strengthen it.",
+        f"With features that are alike the memory's logit falls, by {drop_S.mean():.3f} where the "
+        f"bound asks for {bound_S.mean():.3f}. Without eps ≥ 0, which the paper does not say, the "
+        "bound is false: where sequences are unlike the memory they strengthen it.",
         f"{TRIALS} trials a seed: {TOKENS} tokens, {HIDDEN} neurons, {MEMORIZED} steps on the "
-        f"memory from zero, {STEPS} "
-        f"on others, rate {RATE:g}. C_proj is twice the largest |W|_2 of the run, measured. "
-        "Pictured: the bound as stated.",
+        f"memory from zero, {STEPS} on others, rate {RATE:g}. C_proj is twice the largest |W|_2 "
+        "of the run, measured. Pictured: the bound as stated.",
         runs,
         claims,
         [

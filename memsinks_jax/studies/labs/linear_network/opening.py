@@ -121,10 +121,8 @@ def study(seeds: tuple[int, ...]) -> Study:
         where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
         parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
         written_S = [one[1] for one in several]
-        retained_SP, of_s = (
-            parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1),
-            expected(opens_at)[-1, 1, 0],
-        )
+        retained_SP = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1)
+        of_s = expected(opens_at)[-1, 1, 0]
         (k_s, k_m), gap = retained(opens_at), written(opens_at)
         claims += [
             near(
@@ -214,23 +212,17 @@ def study(seeds: tuple[int, ...]) -> Study:
     return Study(
         "opening",
         "Sinks that open when a document comes back",
-        "Sinks that open at the second encounter are written by what comes back alone, so "
-        "between two encounters they "
-        f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After "
-        f"{ENCOUNTERS} they hold "
-        f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget "
-        "it as before and are "
-        f"trained less on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first "
-        "encounter.",
+        "Sinks that open at the second encounter are written by what comes back alone, so between "
+        f"two encounters they lose {1 - retained(2)[1]:.0%} of the document and not "
+        f"{1 - retained(1)[1]:.0%}. After {ENCOUNTERS} they hold {second[1]:.2f} of it instead of "
+        f"{first[1]:.2f}, and the shared neurons, which forget it as before and are trained less "
+        f"on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate "
-        f"{RATE:g}, {OTHERS} other "
-        f"documents between two encounters, each come back with chance {RETURNING:g}; means over "
-        f"{TRIALS} trials a seed, "
-        f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: "
-        "derived, nothing fitted. "
-        "Last: the limit of s before an encounter, by the chance to come back. s, m: the share "
-        "of a document's target that "
-        "the shared neurons and its sinks give.",
+        f"{RATE:g}, {OTHERS} other documents between two encounters, each come back with chance "
+        f"{RETURNING:g}; means over {TRIALS} trials a seed, targets of the others random in "
+        f"{OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. Last: "
+        "the limit of s before an encounter, by the chance to come back. s, m: the share of a "
+        "document's target that the shared neurons and its sinks give.",
         runs,
         claims,
         shown,

@@ -89,14 +89,12 @@ def study(seeds: tuple[int, ...]) -> Study:
         "Theorem H.1: softmax of bounded logits",
         "The theorem holds. Its upper bound is above 1, so trivial, at "
         f"{found['vectors']['vacuous'].mean() / TRIALS:.0%} of the points drawn; the exact bound "
-        "costs one more term. "
-        "The constants c_min and c_max that appendix H builds on it hold with the vocabulary in "
-        "them, not the width.",
+        "costs one more term. The constants c_min and c_max that appendix H builds on it hold "
+        "with the vocabulary in them, not the width.",
         f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to "
-        f"{LARGEST:g}, half of the "
-        f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, "
-        "z along the layer's "
-        f"first right singular vector in half of them. Pictured: d = 10.",
+        f"{LARGEST:g}, half of the entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths "
+        "2 to 24, C_proj up to 2, z along the layer's first right singular vector in half of "
+        "them. Pictured: d = 10.",
         runs,
         claims,
         shown,

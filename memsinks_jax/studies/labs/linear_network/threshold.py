@@ -36,9 +36,8 @@ def study(seeds: tuple[int, ...]) -> Study:
     claims = [
         claim(
             "printed",
-            "draws in which the bounds do not separate just below the printed threshold, of "
-            "those with a "
-            "positive one",
+            "draws in which the bounds do not separate just below the printed threshold, of those "
+            "with a positive one",
             "0 (after H.3)",
             drawn["printed"],
             at_most=0,
@@ -129,19 +128,14 @@ def study(seeds: tuple[int, ...]) -> Study:
         "threshold",
         "The threshold on rho",
         f"At the printed threshold the bounds fail to separate in {wrong:,} of {total:,} draws; "
-        "the corrected one is "
-        "exact in all. Trained, the logit in the sinks falls with rho, that in the shared "
-        "neurons hardly changes: "
-        "sinks that are on more rarely keep more of the memory, though no bound promises it at "
-        "these sizes.",
+        "the corrected one is exact in all. Trained, the logit in the sinks falls with rho, that "
+        "in the shared neurons hardly changes: sinks that are on more rarely keep more of the "
+        "memory, though no bound promises it at these sizes.",
         f"Thresholds: {TRIALS:,} draws a seed of V, C_proj up to 2, eps and k/(N-k) from 1e-4 to "
-        "0.1. Training: "
-        f"{accumulation.TOKENS} tokens, {accumulation.SHARED} shared neurons, "
+        f"0.1. Training: {accumulation.TOKENS} tokens, {accumulation.SHARED} shared neurons, "
         f"{accumulation.HIDDEN - accumulation.SHARED} sinks, N = {STEPS}, k = {REPEATS}, rate "
-        f"{RATE:g}, positive "
-        f"features; {DRAWS} draws a seed, the same for every rho. Mem-only minus gen-only can be "
-        "had this way before "
-        f"any training, for any rho, k and N.",
+        f"{RATE:g}, positive features; {DRAWS} draws a seed, the same for every rho. Mem-only "
+        "minus gen-only can be had this way before any training, for any rho, k and N.",
         runs,
         claims,
         shown,
