@@ -19,9 +19,7 @@ REFINED = 11  # bounds that are added between the neighbours of the best one
 
 
 class Sweep(NamedTuple):
-    """Answers at each bound: int tokens (N, P) and (N, Q); int (Q,) answers to the negative prompts
-    before the edit.
-    """
+    """Answers at each bound, int (N, P) and (N, Q); int (Q,) answers to negative prompts before."""
 
     bounds: np.ndarray
     positive: np.ndarray
@@ -34,9 +32,7 @@ class Sweep(NamedTuple):
         return (self.positive[:, rows] == self.target).mean(axis=1)
 
     def off_target(self) -> np.ndarray:
-        """Share of negative prompts that are not answered with the target (the article's measure)
-        -> (N,).
-        """
+        """Share of negative prompts not answered with the target, as in the article -> (N,)."""
         return (self.negative != self.target).mean(axis=1)
 
     def unchanged(self, rows=slice(None)) -> np.ndarray:
@@ -52,9 +48,7 @@ def sweep(
     positives: int,
     bounds: np.ndarray = BOUNDS,
 ) -> Sweep:
-    """Measures all bounds in one batch. The first `positives` prompts are positive, the others
-    negative.
-    """
+    """Measures all bounds in one batch. The first `positives` prompts are the positive ones."""
     before = probe.answers(prompts).tokens[positives:]
     tokens = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
     return Sweep(np.asarray(bounds), tokens[:, :positives], tokens[:, positives:], before, target)
@@ -113,9 +107,7 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits prompts into alternate ones to choose the bound on and to test it on. A few prompts
-    serve for both.
-    """
+    """Halves of the prompts, to choose the bound and to test it. A few prompts serve for both."""
     rows = np.arange(count)
     return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
 

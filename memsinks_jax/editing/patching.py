@@ -43,9 +43,7 @@ class PatchMap(NamedTuple):
 
 
 def middle_step(trace: Trace, known: int) -> float:
-    """Ratio of mean activation size to mean gradient size, over all layers and the known tokens of
-    one prompt.
-    """
+    """Ratio of mean activation size to mean gradient size, over all layers and known tokens."""
     sizes = [
         np.linalg.norm(x[0, :, :known], axis=-1).mean()
         for x in (trace.activations, trace.gradients)

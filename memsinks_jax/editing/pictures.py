@@ -16,9 +16,7 @@ _SHARES = (
 
 
 def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> None:
-    """Draws one panel: losses (L, T) as colours, with rings where the patched model predicts the
-    target.
-    """
+    """Draws losses (L, T) as colours, with rings where the patched model predicts the target."""
     image = axis.imshow(
         losses, aspect="auto", cmap="viridis_r", vmin=min(0.0, losses.min()), origin="lower"
     )
@@ -69,9 +67,7 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
 
 
 def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
-    """Draws how strongly the memory acts on each prompt, wanted or not. `rows` come from
-    `search.effects`.
-    """
+    """Draws how strongly the memory acts on each prompt. `rows` come from `search.effects`."""
     colours = {"prompt": "black", "positive": "#1f618d", "negative": "#c0392b"}
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + 0.26 * len(rows)), layout="constrained")
     places = np.arange(len(rows))[::-1]

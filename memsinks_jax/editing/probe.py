@@ -23,18 +23,14 @@ from memsinks_jax.model.losses import logits, token_losses
 
 
 class Trace(NamedTuple):
-    """Activations at a site, and gradients of the target's loss with respect to them: float32 (B,
-    L, T, W) each.
-    """
+    """Activations at a site, gradients of the target's loss there: float32 (B, L, T, W)."""
 
     activations: np.ndarray
     gradients: np.ndarray
 
 
 class Answers(NamedTuple):
-    """Predictions after prompts: most likely token int32 (B,), loss of a target in nats (B,), all
-    logits (B, V).
-    """
+    """The likeliest token int32 (B,), loss of a target (B,) in nats, all logits (B, V)."""
 
     tokens: np.ndarray
     losses: np.ndarray
@@ -83,9 +79,7 @@ class Probe:
     def answers_over_bounds(
         self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray
     ) -> Answers:
-        """As `answers`, once for every bound, which applies to all memories -> (N, B), (N, B), (N,
-        B, V).
-        """
+        """As `answers`, with each bound for all memories -> (N, B), (N, B), (N, B, V)."""
         target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
         bounds_NM = np.repeat(np.float32(bounds)[:, None], len(memory.bounds), axis=1)
         return Answers(
@@ -103,15 +97,11 @@ class Probe:
     def text_losses(
         self, prompts: Prompts, memories: Sequence[Memory] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Summed loss in nats over each text's tokens after the first, and the number of these
-        tokens -> (B,), (B,).
-        """
+        """Summed loss of each text's tokens after the first, and their number -> (B,), (B,)."""
         return tuple(map(np.asarray, self._text_losses(self.params, prompts, tuple(memories))))
 
     def gradient(self, prompts: Prompts, target: int) -> dict:
-        """Gradient of the target's loss, summed over prompts, with respect to all parameters: a
-        tree like theirs.
-        """
+        """Gradient of the target's loss, summed over prompts, in all parameters."""
         return self._gradient(
             self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape)
         )
@@ -138,9 +128,7 @@ class Probe:
         )
 
     def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
-        """Applies R patches to one prompt in one batch: patch r adds deltas[r], (W,), at layers[r]
-        and places[r].
-        """
+        """Patches a prompt in R ways: r adds deltas[r], (W,), at layers[r] and places[r]."""
         # positions after the last one do not matter
         rows = prompt.cropped().take(np.zeros(len(layers), int))
         target_R = np.full(len(layers), target, np.int32)
@@ -150,9 +138,7 @@ class Probe:
         )
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
-        """Distance of every position from every key, before any memory acts -> (B, T, M); infinite
-        at padding.
-        """
+        """Distance from keys before any memory acts -> (B, T, M); infinite at padding."""
         return np.asarray(self._distances(self.params, prompts, memory))
 
     def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:

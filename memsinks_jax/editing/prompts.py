@@ -9,9 +9,7 @@ from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 
 
 class Prompts(NamedTuple):
-    """int32 (B, T) arrays, and `last`, int32 (B,): the position that predicts the next token.
-    Padding has segment 0.
-    """
+    """int32 (B, T); `last`, int32 (B,), is the position that predicts. Padding has segment 0."""
 
     tokens: np.ndarray
     segments: np.ndarray

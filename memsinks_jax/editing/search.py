@@ -38,9 +38,7 @@ class Wish:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """The edit found: its memory, its patch map, and the sweep that chose its bound (None if the
-    bound was given).
-    """
+    """The memory, its patch map, and the sweep that chose its bound (None if it was given)."""
 
     memory: Memory
     map: patching.PatchMap

@@ -72,9 +72,21 @@ class Study:
         pictures.save(figure, path, dpi=140, bbox_inches="tight")
 
 
-def claim(id: str, statement: str, paper: str, values: Iterable[float], **bounds: float) -> Claim:
-    """A row of the table of claims. values: one per seed. bounds: at_least, at_most."""
-    return Claim(id, statement, paper, list(map(float, values)), **bounds)
+class Claims(list[Claim]):
+    """The table of claims of a study. `values` have one number per seed."""
+
+    def add(self, id: str, statement: str, paper: str, values: Iterable[float], **bounds) -> None:
+        """bounds: at_least, at_most."""
+        self.append(Claim(id, statement, paper, list(map(float, values)), **bounds))
+
+    def near(self, id, statement, paper, values, expected: float, reach: float, digits=6) -> None:
+        """Claims a number within `reach` of the expected one; bounds have so many digits."""
+        low, high = (round(float(expected + sign * reach), digits) for sign in (-1, 1))
+        self.add(id, statement, paper, values, at_least=low, at_most=high)
+
+    def never(self, id: str, statement: str, paper: str, counts, trials: int) -> None:
+        """Claims that a bound is never violated. One count per seed."""
+        self.add(id, f"{statement}: violations in {trials:,} trials", paper, counts, at_most=0)
 
 
 def mean_ci(values: Iterable[float], digits: int = 2) -> str:
@@ -97,9 +109,7 @@ def folder(out: str) -> Iterator[pathlib.Path]:
 
 
 def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
-    """Makes all studies, with a progress bar on a terminal, else one line per study. unit:
-    'figure', 'theorem'.
-    """
+    """Makes all studies, with a progress bar on a terminal, else one line per study."""
     studies = []
     with tqdm.tqdm(makers.items(), unit=unit, disable=not sys.stderr.isatty()) as bar:
         for name, make in bar:
@@ -256,9 +266,7 @@ def scatter(
 def bars(
     title: str, y: str, labels: Sequence[str], groups: dict[str, Sequence], **settings
 ) -> Panel:
-    """A panel of bars of means, with a dot per seed. groups: {legend: [values of the seeds for
-    every label]}.
-    """
+    """A panel of bars of means, with a dot per seed. groups: {legend: [values for every label]}."""
 
     def draw(axis) -> None:
         width, places = 0.8 / len(groups), np.arange(len(labels))
@@ -316,11 +324,3 @@ def record(
 def columns(rows: list[dict]) -> dict[str, np.ndarray]:
     """Metrics of several seeds, one row per seed -> {name: values (seeds,)}."""
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-
-def near(
-    id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6
-) -> Claim:
-    """A claim that a number is `expected` to within `tolerance`; bounds have so many digits."""
-    low, high = (round(float(expected + sign * tolerance), digits) for sign in (-1, 1))
-    return claim(id, statement, paper, values, at_least=low, at_most=high)

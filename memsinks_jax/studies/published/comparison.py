@@ -290,9 +290,7 @@ def _near(run: str, kind: str, what: str, published: float, ours: float, reach: 
 
 
 def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and lines of text: one line for each list, map and sweep, with the first entry that
-    disagrees.
-    """
+    """One line for each list, map and sweep, with the first entry that disagrees."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.run, row.kind), []).append(row)

@@ -26,9 +26,7 @@ COMPLETED = 5  # number of greedy tokens of a completion
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """At one bound: numbers of positive prompts answered with the target, and of negative ones
-    answered otherwise.
-    """
+    """At one bound: positive prompts answered with the target, negative ones answered otherwise."""
 
     bound: float
     positives: int
@@ -122,9 +120,7 @@ _WIDE = (
 
 
 def _accuracies(column: int, *narrow: tuple[int, int, tuple[float, ...]]) -> tuple[Accuracy, ...]:
-    """The sweeps of a run: its column of the wide sweep, then (positives, negatives, bounds) of the
-    narrow one.
-    """
+    """A run's column of the wide sweep, then (positives, negatives, bounds) of the narrow one."""
     counts = [
         list(map(int, line.split()[2 * column : 2 * column + 2]))
         for line in _WIDE.strip().split("\n")

@@ -10,7 +10,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model, sinks
 from memsinks_jax.studies.labs.associative_memory.sinks import Case
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, record, scatter
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record, scatter
 
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
 ALIKE = (0.0, 0.3, 0.6)
@@ -24,9 +24,7 @@ MOST_WITH_ONCE = 128  # limit on sinks, as there are so many more documents
 
 
 class Recall(NamedTuple):
-    """Of a pool of sinks: error by number of documents (groups, X), capacity (groups,), and both as
-    predicted.
-    """
+    """Of a pool: error by documents (groups, X), capacity (groups,), and both as predicted."""
 
     case: Case
     sizes: np.ndarray
@@ -140,30 +138,17 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
     slopes = [np.polyfit(np.log(predicted), np.log(row), 1)[0] for row in held.T]
     inside = _inside(settings, found)
     near_one = {"at_least": 1 - SHARE, "at_most": 1 + SHARE}
-    rows = [
-        claim(
-            "capacity",
-            f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
-            "or more active",
-            "1 from Theorem 1 with d_eff",
-            (held / predicted[:, None]).mean(0),
-            **near_one,
-        ),
-        claim(
-            "capacity_slope",
-            "exponent of the measured capacity in the predicted one, over these cases",
-            "1",
-            slopes,
-            **near_one,
-        ),
-        claim(
-            "theorem_1",
-            f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff",
-            "1",
-            inside.mean(0),
-            at_least=1,
-        ),
-    ]
+    rows = Claims()
+    what = (
+        f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
+        "or more active"
+    )
+    values = (held / predicted[:, None]).mean(0)
+    rows.add("capacity", what, "1 from Theorem 1 with d_eff", values, **near_one)
+    what = "exponent of the measured capacity in the predicted one, over these cases"
+    rows.add("capacity_slope", what, "1", slopes, **near_one)
+    what = f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff"
+    rows.add("theorem_1", what, "1", inside.mean(0), at_least=1)
     for name, statement, paper, one, other, least in (
         (
             "no_cost",
@@ -201,11 +186,7 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
         one, other = found[one], found[other]
         if one.found and other.found:
             expected = f"{paper}, {one.predicted / other.predicted:.2g} predicted"
-            rows.append(
-                claim(
-                    name, f"capacity {statement}", expected, one.held / other.held, at_least=least
-                )
-            )
+            rows.add(name, f"capacity {statement}", expected, one.held / other.held, at_least=least)
     return rows
 
 
@@ -224,25 +205,20 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
     if not all(one.found for one in every):
         return []
     ratios = np.mean([one.held / one.predicted for one in every], 0)
-    return [
-        claim(
-            "once",
-            f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
-            f"{len(every)} cases",
-            "1 from n (1 + U / k^2)",
-            ratios,
-            at_least=1 - SHARE,
-            at_most=1 + SHARE,
-        ),
-        claim(
-            "opening",
-            "capacity of sinks that open at the second encounter over always open, came "
-            f"{COUNTS[0]} times",
-            f"gain, {opened.predicted / always.predicted:.2g} predicted",
-            opened.held / always.held,
-            at_least=3,
-        ),
-    ]
+    claims = Claims()
+    what = (
+        f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
+        f"{len(every)} cases"
+    )
+    paper = "1 from n (1 + U / k^2)"
+    claims.add("once", what, paper, ratios, at_least=1 - SHARE, at_most=1 + SHARE)
+    what = (
+        "capacity of sinks that open at the second encounter over always open, came "
+        f"{COUNTS[0]} times"
+    )
+    paper = f"gain, {opened.predicted / always.predicted:.2g} predicted"
+    claims.add("opening", what, paper, opened.held / always.held, at_least=3)
+    return claims
 
 
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
@@ -256,9 +232,7 @@ def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
 
 
 def _inside(settings: Settings, found: dict[Case, Recall]) -> np.ndarray:
-    """Whether each measured error is within the bounds, where Theorem 1 applies -> bool (points,
-    groups).
-    """
+    """Whether each error is within the bounds, where Theorem 1 applies -> bool (points, groups)."""
     rows = []
     for case, one in found.items():
         d_eff = sinks.effective_dimension(case)

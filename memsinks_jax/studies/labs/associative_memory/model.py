@@ -33,9 +33,7 @@ class Law(NamedTuple):
 
 
 def zipf(n: int, alpha: float, infinite: bool = False) -> Law:
-    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all positive integers
-    (alpha > 1).
-    """
+    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all integers."""
     weights_N = np.arange(1, n + 1) ** -float(alpha)
     if not infinite:
         return Law(weights_N / weights_N.sum())
@@ -92,9 +90,7 @@ def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> 
 def draw(
     key: jax.Array, n: int, m: int, d: float | jax.Array, width: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Embeddings e (N, R) and the inner products u_y^T u_z (M, M) of unembeddings on the unit
-    sphere of R^d.
-    """
+    """Embeddings e (N, R), and u_y^T u_z (M, M) of unembeddings on the unit sphere of R^d."""
     of_inputs, of_outputs = jax.random.split(key)
     u_MR = embeddings(of_outputs, m, d, m)
     u_MR = u_MR / jnp.linalg.norm(u_MR, axis=1, keepdims=True)
@@ -130,9 +126,7 @@ def power(p_xN: jax.Array | np.ndarray, rho: float) -> jax.Array:
 
 
 def ranks(key: jax.Array, counts_N: jax.Array) -> jax.Array:
-    """Rank of every input by count, 0 for the most frequent (12) -> int (N,). Breaks ties at
-    random.
-    """
+    """Rank of every input by count, 0 for the most frequent (12), ties at random -> int (N,)."""
     blurred_N = counts_N + jax.random.uniform(key, counts_N.shape)
     return jnp.argsort(jnp.argsort(-blurred_N))
 
@@ -154,9 +148,7 @@ def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
 
 
 def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
-    """Count of each input in the first t samples of one stream, for every t of `times_T` -> float32
-    (T, N).
-    """
+    """Counts of inputs in the first t samples of a stream, for every t -> float32 (T, N)."""
     n, ends = len(law.p_N), np.asarray(times_T)
     drawn = samples(key, law, int(ends[-1]))
     segment = np.searchsorted(ends, np.arange(ends[-1]), side="right")

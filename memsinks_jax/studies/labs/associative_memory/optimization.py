@@ -70,9 +70,7 @@ def stream(
 
 
 def batches(kernel_NN, gram_MM, y_N, inputs_TB: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step
-    (T, ...).
-    """
+    """SGD (18) with batches from W = 0; sums gradients -> `measure` after every step (T, ...)."""
     m, n = len(gram_MM), len(kernel_NN)
     own_MN = (y_N == jnp.arange(m)[:, None]).astype(jnp.float32)
 
@@ -108,9 +106,7 @@ def _follow(
     inputs,
     steps=None,
 ):
-    """Steps of an optimizer on `loss(weights, input)` -> the weights at the end, and
-    `error(weights)` after every step.
-    """
+    """Steps of an optimizer on `loss(weights, input)` -> final weights, errors after each step."""
 
     def step(carry, now):
         weights, state = carry
@@ -125,9 +121,7 @@ def _follow(
 def descend(
     optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False
 ):
-    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every
-    step (T,).
-    """
+    """An optax optimizer on W, with mean gradients -> exact error after every step (T,)."""
 
     def of_batch(w_DD, inputs_B):
         weight_N = jnp.zeros(len(e_ND)).at[inputs_B].add(1 / inputs_TB.shape[1])

@@ -5,7 +5,7 @@ import numpy as np
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, finish, lines, mean_ci, record
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, finish, lines, mean_ci, record
 
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 SCHEMES = ("q_0", "q_1", "q_0,[P]")
@@ -27,22 +27,11 @@ def figure_1(settings: Settings) -> Study:
     terms_D, terms_T = laws.never_stored(stored, alpha, m), laws.never_seen(TIMES, alpha, m)
     sum_DT = terms_D[:, None] + terms_T
     ratio_GDT = errors_GDT / sum_DT
-    claims = [
-        claim(
-            "law_low",
-            "E divided by d^(1-alpha) + T^(-1+1/alpha) with their constants, least of the grid",
-            "bounded from below (15)",
-            ratio_GDT.min((1, 2)),
-            at_least=1 / 3,
-        ),
-        claim(
-            "law_high",
-            "the same, largest",
-            "bounded from above (15)",
-            ratio_GDT.max((1, 2)),
-            at_most=3,
-        ),
-    ]
+    claims = Claims()
+    what = "E divided by d^(1-alpha) + T^(-1+1/alpha) with their constants, least of the grid"
+    claims.add("law_low", what, "bounded from below (15)", ratio_GDT.min((1, 2)), at_least=1 / 3)
+    what = "the same, largest"
+    claims.add("law_high", what, "bounded from above (15)", ratio_GDT.max((1, 2)), at_most=3)
     # Claims each plateau only where the other term has become small.
     for name, reached, where, last, before, paper, ratio_G in (
         (
@@ -66,46 +55,25 @@ def figure_1(settings: Settings) -> Study:
     ):
         if reached:
             statement = f"at {where}: error at {name} = {last} over that at {name} = {before}"
-            claims.append(
-                claim(
-                    f"plateau_in_{name}",
-                    statement,
-                    f"1: {paper}",
-                    ratio_G,
-                    at_least=0.9,
-                    at_most=1.1,
-                )
-            )
+            paper = f"1: {paper}"
+            claims.add(f"plateau_in_{name}", statement, paper, ratio_G, at_least=0.9, at_most=1.1)
     runs = []
     for place, value in enumerate(d):
         runs += record(f"d={value}", seeds, {}, {"error": ("T", TIMES, errors_GDT[:, place])})
-    shown = [
-        lines(
-            "Error and model capacity",
-            "width $d$",
-            "error",
-            {
-                f"T = {time}": (d, errors_GDT[:, :, place], sum_DT[:, place])
-                for place, time in enumerate(TIMES)
-                if place % 2 == 0
-            },
-            log="xy",
-            ticks=d,
-            ordered=True,
-        ),
-        lines(
-            "Error and data",
-            "samples $T$",
-            "error",
-            {
-                f"d = {value}": (TIMES, errors_GDT[:, place], sum_DT[place])
-                for place, value in enumerate(d)
-            },
-            legend=4,
-            log="xy",
-            ordered=True,
-        ),
-    ]
+    shown = []
+    title = "Error and model capacity"
+    curves = {
+        f"T = {time}": (d, errors_GDT[:, :, place], sum_DT[:, place])
+        for place, time in enumerate(TIMES)
+        if place % 2 == 0
+    }
+    shown.append(lines(title, "width $d$", "error", curves, log="xy", ticks=d, ordered=True))
+    title = "Error and data"
+    curves = {
+        f"d = {value}": (TIMES, errors_GDT[:, place], sum_DT[place])
+        for place, value in enumerate(d)
+    }
+    shown.append(lines(title, "samples $T$", "error", curves, legend=4, log="xy", ordered=True))
     scheme = f"P = {settings.p}" if settings.p else "P = d/8"
     return Study(
         "1",
@@ -147,53 +115,25 @@ def figure_3(settings: Settings) -> Study:
             runs += record(
                 f"{name}, d={value}", seeds, {}, {"error": ("T", TIMES, errors_GDT[:, place])}
             )
-    claims, difference_GD = [], (maps["q_0"] - maps["q_1"])[..., TIMES.index(10000)]
+    claims, difference_GD = Claims(), (maps["q_0"] - maps["q_1"])[..., TIMES.index(10000)]
     if d[0] <= n / 8:
-        claims += [
-            claim(
-                "small_d",
-                f"E(q_0) - E(q_1) at d = {d[0]}, T = 10000",
-                "q_1 avoids memory overflow",
-                difference_GD[:, 0],
-                at_least=0,
-            ),
-            claim(
-                "overflow",
-                f"E(q_0) at d = {d[0]}, T = ∞",
-                "high while d < N",
-                errors["q_0"][:, 0],
-                at_least=0.3,
-            ),
-        ]
+        what = f"E(q_0) - E(q_1) at d = {d[0]}, T = 10000"
+        claims.add("small_d", what, "q_1 avoids memory overflow", difference_GD[:, 0], at_least=0)
+        what = f"E(q_0) at d = {d[0]}, T = ∞"
+        claims.add("overflow", what, "high while d < N", errors["q_0"][:, 0], at_least=0.3)
     if d[-1] >= 2 * n:
-        claims += [
-            claim(
-                "large_d",
-                f"E(q_1) - E(q_0) at d = {d[-1]}, T = 10000",
-                "q_0 stores the rare ones too",
-                -difference_GD[:, -1],
-                at_least=0,
-            ),
-            claim(
-                "room_for_all",
-                f"E(q_0) at d = {d[-1]}, T = ∞",
-                "falls fast to 0 beyond N",
-                errors["q_0"][:, -1],
-                at_most=0.02,
-            ),
-        ]
+        what = f"E(q_1) - E(q_0) at d = {d[-1]}, T = 10000"
+        values = -difference_GD[:, -1]
+        claims.add("large_d", what, "q_0 stores the rare ones too", values, at_least=0)
+        what = f"E(q_0) at d = {d[-1]}, T = ∞"
+        values = errors["q_0"][:, -1]
+        claims.add("room_for_all", what, "falls fast to 0 beyond N", values, at_most=0.02)
     alpha = settings.alpha or 2.0
     if settings.p is None and d[-1] > 128 and alpha > 1:
         place = max(i for i, value in enumerate(d) if settings.stored(value) <= n / 2)
-        claims.append(
-            claim(
-                "threshold_gains",
-                f"E(q_0,[d/8]) / E(q_1) at d = {d[place]}, T = ∞",
-                "smaller",
-                errors["q_0,[P]"][:, place] / errors["q_1"][:, place],
-                at_most=1,
-            )
-        )
+        what = f"E(q_0,[d/8]) / E(q_1) at d = {d[place]}, T = ∞"
+        values = errors["q_0,[P]"][:, place] / errors["q_1"][:, place]
+        claims.add("threshold_gains", what, "smaller", values, at_most=1)
     exponents = (
         {"q_1": laws.exponent_in_d(alpha, 1), "q_0,[P]": None if settings.p else 1 - alpha}
         if alpha > 1

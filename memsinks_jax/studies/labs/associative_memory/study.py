@@ -110,9 +110,7 @@ class Settings:
 
 
 class Figure(NamedTuple):
-    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is
-    given.
-    """
+    """A figure: `study(settings)` makes it; settings are `defaults` where no flag is given."""
 
     study: Callable[[Settings], Study]
     defaults: dict

@@ -10,7 +10,7 @@ from matplotlib.colors import ListedColormap
 from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory import model, optimization
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, near, record
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record
 
 STEPS = 1000  # of figures 4 to 6
 
@@ -82,32 +82,15 @@ def figure_4(settings: Settings) -> Study:
     sgd_GCX, scheme_GCX, part = errors_GCUX[:, :, 0], errors_GCUX[:, :, 2], cases[2][0]
     # Distance of the scheme's mean error from SGD's, in logarithms, over the steps of the plot.
     gap_GC = np.abs(np.log(scheme_GCX / sgd_GCX)).mean(-1)
-    claims = [
-        *(
-            claim(
-                f"close_{gamma:g}",
-                f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}",
-                "curves coincide",
-                gap_GC[:, c],
-                at_most=0.25,
-            )
-            for c, (_, gamma) in enumerate(cases[:2])
-        ),
-        claim(
-            "part",
-            f"E(q_gamma) / E(SGD) after {STEPS} steps at d = {part}",
-            "the approximation is not valid",
-            scheme_GCX[:, 2, -1] / sgd_GCX[:, 2, -1],
-            at_least=1.5,
-        ),
-        claim(
-            "part_more",
-            f"that mean |log| at d = {part} over the one at d = N, gamma = 1",
-            "breaks when d << N",
-            gap_GC[:, 2] / gap_GC[:, 1],
-            at_least=1.5,
-        ),
-    ]
+    claims = Claims()
+    for c, (_, gamma) in enumerate(cases[:2]):
+        what = f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}"
+        claims.add(f"close_{gamma:g}", what, "curves coincide", gap_GC[:, c], at_most=0.25)
+    what = f"E(q_gamma) / E(SGD) after {STEPS} steps at d = {part}"
+    values = scheme_GCX[:, 2, -1] / sgd_GCX[:, 2, -1]
+    claims.add("part", what, "the approximation is not valid", values, at_least=1.5)
+    what = f"that mean |log| at d = {part} over the one at d = N, gamma = 1"
+    claims.add("part_more", what, "breaks when d << N", gap_GC[:, 2] / gap_GC[:, 1], at_least=1.5)
     return Study(
         "4",
         "Figure 4: what SGD stores, and its approximation",
@@ -137,7 +120,7 @@ def figure_5(settings: Settings) -> Study:
     # Number of times each input was seen: (x + 3)^-alpha, scaled so that the rarest was seen once.
     seen_N = np.round(((np.arange(1, n + 1) + 3.0) / (n + 3)) ** -alpha).astype(int)
     p_N, times, inputs = seen_N / seen_N[0], range(STEPS + 1), range(1, n + 1)
-    runs, claims, stored, schemes = [], [], {}, {}
+    runs, claims, stored, schemes = [], Claims(), {}, {}
     for gamma, rho in CLOSEST.items():
         weights = np.asarray(optimization.iterates(gamma, m, int(max(seen_N[0], STEPS))))
         q_N, steps_shown = weights[seen_N] / weights[seen_N[0]], weights[: STEPS + 1]
@@ -153,9 +136,16 @@ def figure_5(settings: Settings) -> Study:
         schemes[f"step size {gamma:g}, $\\rho={fitted:.2f}$"] = inputs, q_N, p_N**fitted
         if alpha == 2 and rho is not None:
             statement = f"rho of the q_rho closest to q_gamma, gamma = {gamma:g}"
-            claims.append(
-                near(f"rho_{gamma:g}", statement, f"{rho:g}", [fitted], rho, 0.1, digits=2)
-            )
+            claims.near(f"rho_{gamma:g}", statement, f"{rho:g}", [fitted], rho, 0.1, digits=2)
+    panels = []
+    title = "What SGD stores of an input"
+    panels.append(lines(title, "times it was seen", "weight $f^n(0)$", stored, ordered=True))
+    title = "The scheme it amounts to"
+    panels.append(
+        lines(
+            title, "input, by frequency", "weight over the largest", schemes, ordered=True, log="xy"
+        )
+    )
     return Study(
         "5",
         "Figure 5: which scheme SGD finds",
@@ -165,23 +155,7 @@ def figure_5(settings: Settings) -> Study:
         "Dashed: q_rho with the rho closest in least squares.",
         runs,
         claims,
-        [
-            lines(
-                "What SGD stores of an input",
-                "times it was seen",
-                "weight $f^n(0)$",
-                stored,
-                ordered=True,
-            ),
-            lines(
-                "The scheme it amounts to",
-                "input, by frequency",
-                "weight over the largest",
-                schemes,
-                ordered=True,
-                log="xy",
-            ),
-        ],
+        panels,
     )
 
 
@@ -230,24 +204,18 @@ def figure_6(settings: Settings) -> Study:
             title = f"Step size {gamma:g}, {when} step {step + 1}"
             shown.append(_matrix(title, scores_GRCTMN[0, 0, c, at], y_N, inputs[0, 0, step]))
     large, small = gammas
-    claims = [
-        claim(
-            "overwrites",
-            f"share of recalled inputs lost by a step on an unrecalled one: gamma = {large:g} "
-            f"over gamma = {small:g}",
-            "a large step erases",
-            lost_GC[:, 0] / lost_GC[:, 1],
-            at_least=1,
-        ),
-        claim(
-            "misses_rare",
-            f"share of the rarer half of the inputs recalled late: gamma = {large:g} minus "
-            f"gamma = {small:g}",
-            "a small step does not store the rare",
-            rare_GC[:, 0] - rare_GC[:, 1],
-            at_least=0,
-        ),
-    ]
+    claims = Claims()
+    what = (
+        f"share of recalled inputs lost by a step on an unrecalled one: gamma = {large:g} "
+        f"over gamma = {small:g}"
+    )
+    claims.add("overwrites", what, "a large step erases", lost_GC[:, 0] / lost_GC[:, 1], at_least=1)
+    what = (
+        f"share of the rarer half of the inputs recalled late: gamma = {large:g} minus "
+        f"gamma = {small:g}"
+    )
+    values = rare_GC[:, 0] - rare_GC[:, 1]
+    claims.add("misses_rare", what, "a small step does not store the rare", values, at_least=0)
     return Study(
         "6",
         "Figure 6: what one step does to all memories",
@@ -265,9 +233,7 @@ def figure_6(settings: Settings) -> Study:
 
 
 def _lost(right, inputs) -> np.ndarray:
-    """Share of recalled inputs that a step on an unrecalled one makes the memory forget -> (groups,
-    C).
-    """
+    """Share of recalled inputs that a step on an unrecalled one makes forgotten -> (groups, C)."""
     before, after = right[..., :-1, :], right[..., 1:, :]
     here = np.broadcast_to(inputs[:, :, None, 1:, None], (*before.shape[:-1], 1))
     on_wrong = ~np.take_along_axis(before, here, axis=-1)
@@ -276,9 +242,7 @@ def _lost(right, inputs) -> np.ndarray:
 
 
 def _example(right_TN, inputs_T) -> int:
-    """A step after the first hundred, on an unrecalled input: the one that changes the recall of
-    most others.
-    """
+    """The step on an unrecalled input that changes the recall of most others, from the 100th on."""
     steps = np.arange(100, len(inputs_T))
     wrong = ~right_TN[steps - 1, inputs_T[steps]]
     changed = (right_TN[steps - 1] & ~right_TN[steps]).sum(1)
@@ -319,9 +283,7 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
 
     def over_runs(one_run, names) -> dict[str, np.ndarray]:
-        """The error after every step, averaged over the runs of each group -> {name: float64
-        (groups, steps)}.
-        """
+        """Errors after every step, means over runs -> {name: float64 (groups, steps)}."""
         errors_GRX = model.over_runs(one_run, settings.seeds, settings.draws, together=True).mean(1)
         return dict(zip(names, np.moveaxis(errors_GRX, 1, 0), strict=True))
 
@@ -397,7 +359,7 @@ def figure_7(settings: Settings) -> Study:
     (d,) = settings.dimensions("7", "one", "100")
     narrow = max(d // 4, 1)
     steps, decayed, batches, optimizers = _figure_7_errors(settings, d, narrow)
-    runs, shown, claims, large_batch = [], [], [], LARGE_BATCH * LARGE_BATCH_STEPS
+    runs, shown, claims, large_batch = [], [], Claims(), LARGE_BATCH * LARGE_BATCH_STEPS
     for group, width, title, samples, errors in (
         ("steps", d, "Step sizes, batch 1", SAMPLES, steps),
         ("schedule", narrow, "Schedules, batch 1", SAMPLES, decayed),
@@ -462,7 +424,7 @@ def figure_7(settings: Settings) -> Study:
         ),
     ):
         ratio_G = errors[one][:, -1] / np.maximum(errors[other][:, -1], 1e-9)
-        claims.append(claim(id, f"error {statement}", paper, ratio_G, at_most=1))
+        claims.add(id, f"error {statement}", paper, ratio_G, at_most=1)
     return Study(
         "7",
         "Figure 7: how the optimizer stores",
@@ -486,7 +448,7 @@ def figure_7(settings: Settings) -> Study:
 def figure_8(settings: Settings) -> Study:
     """With learned embeddings, two dimensions hold every association."""
     n, seeds, d, length, gamma = settings.n, settings.seeds, 2, 2000, 0.05
-    law, runs, claims, shown = model.zipf(n, settings.alpha), [], [], []
+    law, runs, claims, shown = model.zipf(n, settings.alpha), [], Claims(), []
     steps = np.arange(length // 100, length + 1, length // 100)
     for m in (settings.m, 2 * settings.m):
         y_N = model.outputs(n, m)
@@ -506,7 +468,7 @@ def figure_8(settings: Settings) -> Study:
         )
         statement = f"share of runs with zero error, d = {d}, M = {m}, N = {n}"
         paper = "zero error is reached (Fig. 8)"
-        claims.append(claim(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9))
+        claims.add(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9)
         kinds = ("outputs", "inputs") if m == settings.m else ("inputs",)
         shown += [_plane(kind, e[0, 0], u[0, 0], y_N) for kind in kinds]
     return Study(
@@ -524,9 +486,7 @@ def figure_8(settings: Settings) -> Study:
 
 
 def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
-    """Regions of argmax_y u_y^T u with the u_y (outputs), or with the e_x coloured by their output
-    (inputs).
-    """
+    """Regions of argmax_y u_y^T u, with the u_y, or with the e_x coloured by their output."""
 
     def draw(axis) -> None:
         m, reach = len(u_MD), 1.15 * np.abs(u_MD if kind == "outputs" else e_ND).max()

@@ -74,9 +74,7 @@ def count(text: str, where: str) -> Statistics:
 
 
 def read_text(path: str | pathlib.Path) -> Statistics:
-    """Statistics of a UTF-8 file. Raises InputError if it is missing, not text, or has too few
-    characters.
-    """
+    """Statistics of a UTF-8 file. Raises InputError if it is not one, or has too few characters."""
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:

@@ -62,9 +62,7 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _of_gammas(model: TwoLayers, weights: dict, batch: Batch) -> jax.Array:
-    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all
-    values.
-    """
+    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all."""
     tokens_BT = batch.tokens_BS[:, :-1]
     direct = model.forward(
         {**weights, "output_2": jnp.zeros_like(weights["output_2"])}, tokens_BT

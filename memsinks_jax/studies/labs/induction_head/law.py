@@ -110,9 +110,7 @@ def _cumulative(p_xV: np.ndarray) -> jax.Array:
 
 
 def _inverse(cumulative_xV: jax.Array, uniform_x: jax.Array) -> jax.Array:
-    """The character at which the cumulative distribution passes `uniform`; its probability is never
-    0 -> int32 (x).
-    """
+    """The character at which the cumulative distribution passes `uniform` -> int32 (x)."""
     return (cumulative_xV <= uniform_x[..., None]).sum(-1).astype(jnp.int32)
 
 

@@ -134,9 +134,7 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
 def bigram_divergence(
     logits_VV: jax.Array, statistics: Statistics, rows_R: np.ndarray
 ) -> jax.Array:
-    """The probe ff1: mean over the given tokens z of KL(pi_b(.|z) || softmax of logits [z, next]),
-    nats.
-    """
+    """The probe ff1: mean over tokens z of KL(pi_b(.|z) || softmax of logits [z, next]), nats."""
     p_RV = jnp.asarray(statistics.pi_b_VV[rows_R], jnp.float32)
     log_q_RV = jax.nn.log_softmax(logits_VV[rows_R], -1)
     return (
@@ -147,9 +145,7 @@ def bigram_divergence(
 
 
 def feed_forward_logits(weights: dict) -> jax.Array:
-    """Next-token logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V
-    next).
-    """
+    """Logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V next)."""
     token = weights["token"]
     if "ff" in weights:
         return token @ weights["ff"].T @ weights["unembed"].T

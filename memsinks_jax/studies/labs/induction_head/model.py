@@ -86,9 +86,7 @@ class TwoLayers:
     def forward(
         self, weights, tokens_BT: jax.Array, at_hidden: Callable = lambda hidden_BTF: hidden_BTF
     ) -> "Trace":
-        """Args:
-        at_hidden: intervention at the MLP's hidden activation, after the ReLU.
-        """
+        """at_hidden: intervention at the MLP's hidden activation, after the ReLU."""
         length, scale = tokens_BT.shape[1], math.sqrt(self.d) if self.divide else 1.0
         x0_BTD = weights["token"][tokens_BT] + weights["position"][:length]
         keys_BSD, queries_BTD = x0_BTD @ weights["key_1"].T, x0_BTD
@@ -128,17 +126,13 @@ def attend(queries_xTD: jax.Array, keys_xSD: jax.Array, scale: float) -> jax.Arr
 
 
 def sinusoids(length: int, d: int) -> np.ndarray:
-    """The positions of the first Transformer: sines at even indices, cosines at odd ones -> float64
-    (T, D).
-    """
+    """Positions of the first Transformer: sines at even indices, else cosines -> float64 (T, D)."""
     angle_TD = np.arange(length)[:, None] * 10000.0 ** (-(np.arange(d) // 2 * 2) / d)
     return np.where(np.arange(d) % 2 == 0, np.sin(angle_TD), np.cos(angle_TD))
 
 
 def turn(x_BTD: jax.Array) -> jax.Array:
-    """Rotary positions: rotates each pair of neighbouring coordinates by an angle that grows with t
-    -> same shape.
-    """
+    """Rotary positions: rotates pairs of neighbouring coordinates by angles that grow with t."""
     length, d = x_BTD.shape[-2:]
     angle_TP = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
     cos_TP = jnp.asarray(np.cos(angle_TP), jnp.float32)

@@ -128,9 +128,7 @@ class Preset:
 
 
 def work(recipe: Recipe | World) -> float:
-    """Rough number of multiplications in a run: products with weights and attention, forward and
-    twice that backward.
-    """
+    """Rough number of multiplications in a run: weights and attention, forward and backward."""
     length, d, model = recipe.law.length, recipe.model.d, recipe.model
     if isinstance(model, Full):
         a_token = model.layers * (12 * d * d + 2 * length * d)
@@ -141,9 +139,7 @@ def work(recipe: Recipe | World) -> float:
 
 
 def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
-    """Predicted time of these runs on this machine: times a few small steps of one, and scales by
-    `work`.
-    """
+    """Predicted seconds of these runs here: times a few small steps of one, scaled by `work`."""
     timed = next((r for r in recipes if isinstance(r, Recipe)), preset.alone())
     statistics = preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))

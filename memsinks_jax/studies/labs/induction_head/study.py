@@ -58,9 +58,7 @@ class Group:
         return self.steps_X[np.where(reached_GX.any(1), reached_GX.argmax(1), -1)].astype(float)
 
     def reached(self, name: str, level: float | np.ndarray) -> np.ndarray:
-        """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last
-        step.
-        """
+        """The first step at which the smoothed curve reaches `level` (of each run), or the last."""
         return self.first_step(self.values(name, 3) >= np.reshape(level, (-1, 1)))
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -141,9 +139,7 @@ def compared(
 def record(
     variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step"
 ) -> dict:
-    """One run of results.json, without numbers that are not finite. `axis` names the curve of the
-    other curves' places.
-    """
+    """One run of results.json, without what is not finite. `axis`: the curve of the places."""
     shortened = {}
     for name in [name for name in curves if name != axis]:
         finite_X = np.isfinite(curves[name])

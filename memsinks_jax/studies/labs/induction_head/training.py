@@ -224,9 +224,7 @@ def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -
 
 
 def load(path: pathlib.Path, carry):
-    """Reads what `save` wrote, in the structure of `carry`. Raises InputError if the file is
-    damaged.
-    """
+    """Reads what `save` wrote, shaped like `carry`. Raises InputError if the file is damaged."""
     try:
         with path.open("rb") as file, np.load(file) as stored:
             leaves, shape = jax.tree.flatten(carry)

@@ -21,14 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import readout
-from memsinks_jax.studies.labs.linear_network.trials import (
-    below,
-    features,
-    generator,
-    unit,
-    violated,
-)
-from memsinks_jax.studies.labs.study import Panel, Study, columns, record, scatter
+from memsinks_jax.studies.labs.linear_network.trials import below, features, generator, unit
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, columns, record, scatter
 
 TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
 READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
@@ -71,9 +65,7 @@ def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
 def train(
     rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", draws: int | None = None
 ) -> Training:
-    """Trains side by side. draws: of features, targets and order; trial b uses draw b % draws.
-    None: one per trial.
-    """
+    """Trains side by side. Trial b uses draw b % draws of features, targets and order."""
     draws = draws or len(rate_B)
     again = np.arange(len(rate_B)) % draws
     z_NBH, memory_BH = features(rng, steps, draws, HIDDEN), features(rng, draws, HIDDEN)
@@ -127,9 +119,7 @@ def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
 def measure(
     seed: int, reading: str, trials: int = TRIALS
 ) -> tuple[Training, dict[str, np.ndarray], dict[str, int]]:
-    """reading: one of READINGS -> the trained trials, their bounds, how often each bound is
-    violated.
-    """
+    """reading: of READINGS -> the trained trials, their bounds, how often each is violated."""
     rng = generator(seed, f"accumulation {reading}")
     rate_B, repeats_B = 10 ** rng.uniform(-3, -1.5, trials), rng.integers(5, 60, trials)
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
@@ -142,7 +132,7 @@ def measure(
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found, claims, runs, broken = {}, [], [], {}
+    found, claims, runs, broken = {}, Claims(), [], {}
     for reading, meaning in READINGS.items():
         several = found[reading] = [measure(seed, reading) for seed in seeds]
         rows = [
@@ -158,9 +148,8 @@ def study(seeds: tuple[int, ...]) -> Study:
             for form, paper in (("stated", f"never (H.3 {part})"), ("corrected", "corrected")):
                 id = f"{reading}_{part[1]}_{form}"
                 statement = f"{part} {what} its bound, {form}, {meaning}"
-                claims.append(
-                    violated(id, statement, paper, metrics[f"violated {part} {form}"], TRIALS)
-                )
+                values = metrics[f"violated {part} {form}"]
+                claims.never(id, statement, paper, values, TRIALS)
     cases = (
         ("(1) Shared neurons alone", "whole"),
         ("(2) Sinks alone", "whole"),

@@ -25,14 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.studies.labs.linear_network.trials import (
-    ROUNDING,
-    below,
-    features,
-    generator,
-    violated,
-)
-from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
+from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, features, generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 WIDTH, OUTPUTS, BEFORE, RATE = 8, 5, 9, 0.1  # s_mem is step T = 10
 LATER = (1, 2, 5, 10, 20, 50, 100, 300, 1000, 2000)
@@ -190,78 +184,33 @@ def study(seeds: tuple[int, ...]) -> Study:
     deviation, bound = exact_zero()
     k_1, k_2, x = np.array([1.0, 0]), np.array([0.6, 0.8]), np.array([0, 1.0])
     growth_S = np.log(mean_SN[:, -1] / mean_SN[:, 6]) / np.log(LATER[-1] / LATER[6])
-    claims = [
-        claim(
-            "identity",
-            "largest error of the exact form x 10^12",
-            "corrected",
-            tally["identity"] * 1e12,
-            at_most=1,
-        ),
-        violated("stated", "|dev x| ≥ N γ (1-γ)^N c² |x|", "never (F.1)", tally["stated"], TRIALS),
-        violated(
-            "factor", "the same times |W_mem|", "from the proof", tally["with |W_mem|"], TRIALS
-        ),
-        violated(
-            "proved",
-            "|W_mem| γ n c (c - γ(n-1)/2) |x|, where it applies",
-            "corrected",
-            tally["proved"],
-            TRIALS,
-        ),
-        violated(
-            "upper", "|dev x| ≤ 2 |W_mem| |x|", "corrected", tally["above 2 |W_mem| |x|"], TRIALS
-        ),
-        claim(
-            "zero",
-            "deviation over the bound with |W_mem|, constructed case",
-            "≥ 1 (proof)",
-            [deviation / bound["with |W_mem|"]],
-            at_least=1,
-        ),
-        claim(
-            "no_step",
-            "deviation over the stated bound with N = 1, counted as in the proof: no later step",
-            "≥ 1 (F.1)",
-            map(no_later_step, seeds),
-            at_least=1,
-        ),
-        claim(
-            "lemma_example",
-            "|k_1 k_1^T x| over c |x|, k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1)",
-            "≥ 1 (F.2)",
-            [abs(k_1 @ x) / (k_1 @ k_2)],
-            at_least=1,
-        ),
-        *(
-            violated(
-                f"lemma_{place}",
-                f"|k_i k_j^T x| ≥ c |x| on the {place}",
-                paper,
-                [lemma(seed, place == "cone") for seed in seeds],
-                TRIALS,
-            )
-            for place, paper in (("span", "never (F.2)"), ("cone", "corrected"))
-        ),
-        claim(
-            "growth",
-            f"exponent of the deviation in N, N = {LATER[6]} to {LATER[-1]}",
-            "1 (4.1)",
-            growth_S,
-            at_least=1,
-        ),
-        *(
-            near(
-                f"rise_{n}",
-                f"|dev x| / |W_mem x| after {n} steps",
-                "grows with N",
-                mean_S,
-                value,
-                REACH if n < LATER[-2] else 0.02,
-            )
-            for n, mean_S, value in zip(LATER, mean_SN.T, EXPECTED, strict=True)
-        ),
-    ]
+    claims = Claims()
+    what = "largest error of the exact form x 10^12"
+    claims.add("identity", what, "corrected", tally["identity"] * 1e12, at_most=1)
+    what = "|dev x| ≥ N γ (1-γ)^N c² |x|"
+    claims.never("stated", what, "never (F.1)", tally["stated"], TRIALS)
+    what = "the same times |W_mem|"
+    claims.never("factor", what, "from the proof", tally["with |W_mem|"], TRIALS)
+    what = "|W_mem| γ n c (c - γ(n-1)/2) |x|, where it applies"
+    claims.never("proved", what, "corrected", tally["proved"], TRIALS)
+    what = "|dev x| ≤ 2 |W_mem| |x|"
+    claims.never("upper", what, "corrected", tally["above 2 |W_mem| |x|"], TRIALS)
+    what = "deviation over the bound with |W_mem|, constructed case"
+    claims.add("zero", what, "≥ 1 (proof)", [deviation / bound["with |W_mem|"]], at_least=1)
+    what = "deviation over the stated bound with N = 1, counted as in the proof: no later step"
+    claims.add("no_step", what, "≥ 1 (F.1)", map(no_later_step, seeds), at_least=1)
+    what = "|k_1 k_1^T x| over c |x|, k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1)"
+    claims.add("lemma_example", what, "≥ 1 (F.2)", [abs(k_1 @ x) / (k_1 @ k_2)], at_least=1)
+    for place, paper in (("span", "never (F.2)"), ("cone", "corrected")):
+        what = f"|k_i k_j^T x| ≥ c |x| on the {place}"
+        values = [lemma(seed, place == "cone") for seed in seeds]
+        claims.never(f"lemma_{place}", what, paper, values, TRIALS)
+    what = f"exponent of the deviation in N, N = {LATER[6]} to {LATER[-1]}"
+    claims.add("growth", what, "1 (4.1)", growth_S, at_least=1)
+    for n, mean_S, value in zip(LATER, mean_SN.T, EXPECTED, strict=True):
+        what = f"|dev x| / |W_mem x| after {n} steps"
+        paper = "grows with N"
+        claims.near(f"rise_{n}", what, paper, mean_S, value, REACH if n < LATER[-2] else 0.02)
     n, c = np.arange(1, 201), 0.3
     proved = n[RATE * (n - 1) <= c]
     bounds_N = {
@@ -269,28 +218,18 @@ def study(seeds: tuple[int, ...]) -> Study:
         "growing as $N$ (slope at will)": (n, None, 0.01 * c * n),
         "proved": (proved, RATE * proved * c * (c - RATE * (proved - 1) / 2)),
     }
-    shown = [
-        lines(
-            "Deviation when the sinks are dropped",
-            "later steps $n$",
-            "deviation over $|W_{mem}x|$",
-            {
-                "trained, draws of a seed": (LATER, rises[0][:30]),
-                "trained, mean": (LATER, mean_SN),
-                "another draw": (LATER, None, EXPECTED),
-            },
-            log="x",
-            level=1,
-        ),
-        lines(
-            "Lower bounds over $|W_{mem}||x|$",
-            "later steps $n$",
-            "bound",
-            bounds_N,
-            log="xy",
-            ylim=(1e-7, 2),
-        ),
-    ]
+    shown = []
+    title = "Deviation when the sinks are dropped"
+    curves = {
+        "trained, draws of a seed": (LATER, rises[0][:30]),
+        "trained, mean": (LATER, mean_SN),
+        "another draw": (LATER, None, EXPECTED),
+    }
+    shown.append(
+        lines(title, "later steps $n$", "deviation over $|W_{mem}x|$", curves, log="x", level=1)
+    )
+    title = "Lower bounds over $|W_{mem}||x|$"
+    shown.append(lines(title, "later steps $n$", "bound", bounds_N, log="xy", ylim=(1e-7, 2)))
     return Study(
         "coadaptation",
         "Theorems 4.1 and F.1: co-adaptation saturates",

@@ -27,8 +27,8 @@ import math
 
 import numpy as np
 
-from memsinks_jax.studies.labs.linear_network.trials import generator, violated
-from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
+from memsinks_jax.studies.labs.linear_network.trials import generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
@@ -149,9 +149,7 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
 
 
 def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
-    """Violations of the stated and the corrected theorem by the minimum-norm interpolant, over
-    random problems.
-    """
+    """Violations of both theorems by the minimum-norm interpolant, over random problems."""
     rng = generator(seed, f"disentangled {spanning}")
     found = {"stated": 0, "corrected": 0, "D.2 exists": 0, "error": 0.0}
     for _ in range(trials):
@@ -166,9 +164,7 @@ def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
 
 
 def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
-    """Gradient descent at every novelty -> facts of where it ended; the steps recorded (L,),
-    distance to W_dis (P, L).
-    """
+    """Descends at every novelty -> facts at the end; steps (L,), distance to W_dis (P, L)."""
     rng = generator(seed, "disentangled")
     problems = [problem(rng, novelty) for novelty in NOVELTIES]
     w_POF, steps, seen_LPOF = descend(rng, problems)
@@ -198,50 +194,21 @@ def study(seeds: tuple[int, ...]) -> Study:
         name: np.array([[one[name] for one in found] for found, *_ in flows])
         for name in flows[0][0][0]
     }
-    claims = [
-        claim(
-            "d5",
-            "|W_gf - Y X^+| x 10^8, largest over novelties",
-            "0 (D.5)",
-            of_SP["to least norm"].max(1) * 1e8,
-            at_most=1,
-        ),
-        claim(
-            "form",
-            "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same",
-            "corrected",
-            of_SP["to corrected form"].max(1) * 1e8,
-            at_most=1,
-        ),
-        violated(
-            "stated_spanning",
-            "W_gf ≠ W_dis, once-seen span S_sem",
-            "never (D.3)",
-            spanning["stated"],
-            TRIALS,
-        ),
-        violated(
-            "stated_novel",
-            "W_gf ≠ W_dis, s_mem has a novel semantic direction",
-            "never (D.3)",
-            novel["stated"],
-            TRIALS,
-        ),
-        violated(
-            "corrected",
-            "W_gf = W_dis iff r has no part in S_sem",
-            "corrected",
-            np.add(spanning["corrected"], novel["corrected"]),
-            2 * TRIALS,
-        ),
-        violated(
-            "assumed",
-            "an entangled solution (D.2) exists, as the proof assumes, novel direction",
-            "always (proof)",
-            np.subtract(TRIALS, novel["D.2 exists"]),
-            TRIALS,
-        ),
-    ]
+    claims = Claims()
+    what = "|W_gf - Y X^+| x 10^8, largest over novelties"
+    claims.add("d5", what, "0 (D.5)", of_SP["to least norm"].max(1) * 1e8, at_most=1)
+    what = "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same"
+    claims.add("form", what, "corrected", of_SP["to corrected form"].max(1) * 1e8, at_most=1)
+    what = "W_gf ≠ W_dis, once-seen span S_sem"
+    claims.never("stated_spanning", what, "never (D.3)", spanning["stated"], TRIALS)
+    what = "W_gf ≠ W_dis, s_mem has a novel semantic direction"
+    claims.never("stated_novel", what, "never (D.3)", novel["stated"], TRIALS)
+    what = "W_gf = W_dis iff r has no part in S_sem"
+    values = np.add(spanning["corrected"], novel["corrected"])
+    claims.never("corrected", what, "corrected", values, 2 * TRIALS)
+    what = "an entangled solution (D.2) exists, as the proof assumes, novel direction"
+    values = np.subtract(TRIALS, novel["D.2 exists"])
+    claims.never("assumed", what, "always (proof)", values, TRIALS)
     for place, nu in enumerate(NOVELTIES):
         for name, what, measure, expected, digits in (
             ("share", "entangled share of the update", "share", nu**2 / (1 + nu**2), 3),
@@ -249,75 +216,51 @@ def study(seeds: tuple[int, ...]) -> Study:
         ):
             statement, expected = f"{what}, novelty {nu:g}", round(expected, digits)
             values_S = of_SP[measure][:, place]
-            claims.append(
-                near(f"{name}_{nu:g}", statement, "above 0 (D.3)", values_S, expected, 10**-digits)
-            )
-    claims += [
-        near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
-        for name, statement, paper, measure, expected in (
-            (
-                "norm",
-                f"|W_gf|², novelty {NOVELTIES[-1]:g}",
-                "below the bound of D.2",
-                "squared norm",
-                0.14,
-            ),
-            (
-                "norm_d2",
-                "bound of D.2 on |W_ent|²",
-                "below |W_dis|²",
-                "squared norm, bound of D.2",
-                0.82,
-            ),
-            ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
-        )
-    ]
+            paper = "above 0 (D.3)"
+            claims.near(f"{name}_{nu:g}", statement, paper, values_S, expected, 10**-digits)
+    for name, statement, paper, measure, expected in (
+        (
+            "norm",
+            f"|W_gf|², novelty {NOVELTIES[-1]:g}",
+            "below the bound of D.2",
+            "squared norm",
+            0.14,
+        ),
+        (
+            "norm_d2",
+            "bound of D.2 on |W_ent|²",
+            "below |W_dis|²",
+            "squared norm, bound of D.2",
+            0.82,
+        ),
+        ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
+    ):
+        claims.near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
     nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
     star, bound = RANK * SIGMA**2, of_SP["squared norm, bound of D.2"].mean()
-    shown = [
-        lines(
-            "Entangled share of the update",
-            "novelty $\\nu$",
-            "share",
-            {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))},
-            "o",
-            ylim=(0, 1),
+    shown = []
+    title = "Entangled share of the update"
+    curves = {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))}
+    shown.append(lines(title, "novelty $\\nu$", "share", curves, "o", ylim=(0, 1)))
+    title = "Where gradient flow ends"
+    curves = {
+        "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
+        "squared norm": (nus, of_SP["squared norm"]),
+        "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
+        "squared norm of $W_{dis}$, its bound in D.2": (
+            nu,
+            None,
+            0 * nu + star + DELTA**2,
+            0 * nu + bound,
         ),
-        lines(
-            "Where gradient flow ends",
-            "novelty $\\nu$",
-            "distance, squared norm",
-            {
-                "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
-                "squared norm": (nus, of_SP["squared norm"]),
-                "derived": (
-                    nu,
-                    None,
-                    DELTA * nu / np.sqrt(1 + nu**2),
-                    star + DELTA**2 / (1 + nu**2),
-                ),
-                "squared norm of $W_{dis}$, its bound in D.2": (
-                    nu,
-                    None,
-                    0 * nu + star + DELTA**2,
-                    0 * nu + bound,
-                ),
-            },
-            "o",
-            2,
-        ),
-        lines(
-            "Distance to $W_{dis}$ while training",
-            "step",
-            "distance",
-            {
-                f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
-                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)
-            },
-            legend=2,
-            log="y",
-        ),
-    ]
+    }
+    shown.append(lines(title, "novelty $\\nu$", "distance, squared norm", curves, "o", 2))
+    title = "Distance to $W_{dis}$ while training"
+    curves = {
+        f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+        for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)
+    }
+    shown.append(lines(title, "step", "distance", curves, legend=2, log="y"))
     return Study(
         "disentangled",
         "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",

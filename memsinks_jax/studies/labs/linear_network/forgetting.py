@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import readout
-from memsinks_jax.studies.labs.linear_network.trials import below, features, generator, violated
-from memsinks_jax.studies.labs.study import Study, claim, columns, near, record, scatter
+from memsinks_jax.studies.labs.linear_network.trials import below, features, generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, record, scatter
 
 TRIALS, TOKENS, HIDDEN, STEPS, RATE = 300, 30, 12, 100, 0.05
 MEMORIZED = 20  # steps on s_mem first, so that there is a memory to forget
@@ -73,7 +73,7 @@ def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found, metrics, runs, claims = {}, {}, [], []
+    found, metrics, runs, claims = {}, {}, [], Claims()
     for kind, meaning in KINDS.items():
         found[kind] = [measure(seed, kind) for seed in seeds]
         metrics[kind] = columns([one.metrics() for one in found[kind]])
@@ -86,18 +86,11 @@ def study(seeds: tuple[int, ...]) -> Study:
         ]
         for form, statement, paper in rows[: 1 if excluded else 2]:
             id, counts = f"{kind.replace(' ', '_')}_{form}", metrics[kind][f"{form} violated"]
-            claims.append(violated(id, f"{statement}, {meaning}", paper, counts, TRIALS))
+            claims.never(id, f"{statement}, {meaning}", paper, counts, TRIALS)
     drop_S, bound_S = (metrics["positive"][name] for name in ("drop", "stated bound"))
-    claims += [
-        near("drop", "mean drop of the logit, positive features", "falls", drop_S, 0.232, 0.05),
-        claim(
-            "bound",
-            "mean of the bound over the mean drop",
-            "a lower bound",
-            bound_S / drop_S,
-            at_most=0.1,
-        ),
-    ]
+    claims.near("drop", "mean drop of the logit, positive features", "falls", drop_S, 0.232, 0.05)
+    what = "mean of the bound over the mean drop"
+    claims.add("bound", what, "a lower bound", bound_S / drop_S, at_most=0.1)
     return Study(
         "forgetting",
         "Theorem H.2: forgetting",

@@ -26,7 +26,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.coadaptation import sgd
 from memsinks_jax.studies.labs.linear_network.trials import features, generator
-from memsinks_jax.studies.labs.study import Study, claim, lines, near, record
+from memsinks_jax.studies.labs.study import Claims, Study, lines, record
 
 SHARED, SINKS, ACTIVE, OUTPUTS, RATE = 16, 32, 8, 50, 0.5
 ENCOUNTERS, OTHERS, RETURNING = 16, 40, 0.1  # N, G, rho
@@ -48,9 +48,7 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
-    """The features (..., D) of documents at an encounter (...), counted from 1. Those of closed
-    sinks are 0.
-    """
+    """Features (..., D) at an encounter (...), counted from 1. Those of closed sinks are 0."""
     is_open = np.asarray(encounter)[..., None] >= opens_at
     return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
 
@@ -96,9 +94,7 @@ def retained(opens_at: int, returning: float = RETURNING) -> np.ndarray:
 
 
 def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
-    """s and m as derived in the module's docstring -> (encounters, 2: after each and before the
-    next, 2: shared, sinks).
-    """
+    """s and m as derived above -> (encounters, 2: after it, before the next; 2: shared, sinks)."""
     parts, found = np.zeros(2), []
     for encounter in range(1, encounters + 1):
         is_open = np.array([True, encounter >= opens_at])
@@ -116,7 +112,7 @@ def limit(opens_at: int, returning: float = RETURNING) -> float:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    parts_SNLP, claims, runs, places = {}, [], [], range(1, ENCOUNTERS + 1)
+    parts_SNLP, claims, runs, places = {}, Claims(), [], range(1, ENCOUNTERS + 1)
     for opens_at in OPENS_AT:
         where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
         parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
@@ -124,40 +120,19 @@ def study(seeds: tuple[int, ...]) -> Study:
         retained_SP = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1)
         of_s = expected(opens_at)[-1, 1, 0]
         (k_s, k_m), gap = retained(opens_at), written(opens_at)
-        claims += [
-            near(
-                f"accumulated_{opens_at}",
-                f"s before encounter {ENCOUNTERS + 1}, {where}",
-                f"{of_s:.3f} derived",
-                parts[:, -1, 1, 0],
-                round(of_s, 3),
-                REACH,
-            ),
-            near(
-                f"retained_{opens_at}",
-                f"share of m that is left at the next encounter, {where}",
-                f"{k_m:.3f} derived",
-                retained_SP[:, 1],
-                round(k_m, 3),
-                0.005,
-            ),
-            near(
-                f"retained_shared_{opens_at}",
-                f"share of s that is left, {where}",
-                f"{k_s:.3f} derived",
-                retained_SP[:, 0],
-                round(k_s, 3),
-                REACH,
-            ),
-            near(
-                f"written_{opens_at}",
-                f"others that write into a sink between two encounters, {where}",
-                f"{gap:g} derived",
-                written_S,
-                gap,
-                0.1,
-            ),
-        ]
+        what = f"s before encounter {ENCOUNTERS + 1}, {where}"
+        values = parts[:, -1, 1, 0]
+        paper = f"{of_s:.3f} derived"
+        claims.near(f"accumulated_{opens_at}", what, paper, values, round(of_s, 3), REACH)
+        what = f"share of m that is left at the next encounter, {where}"
+        paper = f"{k_m:.3f} derived"
+        claims.near(f"retained_{opens_at}", what, paper, retained_SP[:, 1], round(k_m, 3), 0.005)
+        what = f"share of s that is left, {where}"
+        values = retained_SP[:, 0]
+        paper = f"{k_s:.3f} derived"
+        claims.near(f"retained_shared_{opens_at}", what, paper, values, round(k_s, 3), REACH)
+        what = f"others that write into a sink between two encounters, {where}"
+        claims.near(f"written_{opens_at}", what, f"{gap:g} derived", written_S, gap, 0.1)
         curves = {
             name: ("encounter", places, parts[:, :, 1, part])
             for part, name in enumerate(("shared", "sinks"))
@@ -174,9 +149,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     ):
         ratio_S = parts_SNLP[2][:, *place] / parts_SNLP[1][:, *place]
         derived = f"{expected(2)[place] / expected(1)[place]:.2f} derived{price}"
-        claims.append(
-            claim(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most)
-        )
+        claims.add(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most)
     first, second = (parts_SNLP[opens_at][:, -1, 1].mean(0) for opens_at in (1, 2))
     labels = {
         opens_at: "always open" if opens_at == 1 else f"open at {opens_at}" for opens_at in OPENS_AT

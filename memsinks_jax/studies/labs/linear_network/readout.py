@@ -46,8 +46,6 @@ def spectral(w_BVH: np.ndarray) -> np.ndarray:
 
 
 def probabilities(norm_B, tokens) -> tuple[np.ndarray, np.ndarray]:
-    """c_min and c_max of the corollary of Theorem H.1: the range of softmax(W z) while |W|_2 <=
-    norm, |z| <= 1.
-    """
+    """c_min and c_max after Theorem H.1: the range of softmax(W z) for |W|_2 <= norm, |z| <= 1."""
     c_proj_B = 2 * norm_B
     return np.exp(-c_proj_B) / tokens, np.exp(c_proj_B) / (tokens - 1)

@@ -20,8 +20,8 @@ import collections
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.readout import probabilities, softmax
-from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator, violated
-from memsinks_jax.studies.labs.study import Study, columns, lines, record
+from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
@@ -59,9 +59,9 @@ def study(seeds: tuple[int, ...]) -> Study:
     found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
     runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
     trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = [
-        violated(*statement, found[kind][name], trials[kind]) for *statement, kind, name in CLAIMS
-    ]
+    claims = Claims()
+    for *statement, kind, name in CLAIMS:
+        claims.never(*statement, found[kind][name], trials[kind])
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
@@ -102,9 +102,7 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds C (trials,) and vectors within them (trials, d), with half of the entries at the
-    bound.
-    """
+    """Bounds C (trials,), and vectors within them (trials, d), half of the entries at the bound."""
     c_T = rng.uniform(0, LARGEST, trials)
     x_TD = rng.uniform(-1, 1, (trials, d))
     return c_T, c_T[:, None] * np.where(rng.random((trials, d)) < 0.5, np.sign(x_TD), x_TD)
