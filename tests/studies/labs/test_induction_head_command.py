@@ -93,7 +93,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")],
+    [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "in UTF-8")],
 )
 def test_texts_that_cannot_be_used(content, message, tmp_path):
     (tmp_path / "text").write_bytes(content)
@@ -106,7 +106,7 @@ def test_texts_that_are_not_there(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
             bigrams.read_text(path)
-    with pytest.raises(InputError, match="holds 2048"):
+    with pytest.raises(InputError, match="2 to 2048"):
         bigrams.count("".join(map(chr, range(300, 2400))), "here")
 
 
@@ -115,8 +115,7 @@ def test_texts_that_are_not_there(tmp_path):
     [
         ({"k": 66}, "--k=66"),
         ({"k": 0}, "--k=0"),
-        ({"seeds": ()}, "--seeds"),
-        ({"seeds": (1, 1)}, "--seeds=1,1"),
+        ({"seeds": (2**31,)}, "--seeds"),
         ({"d": 4}, "--d=4"),
         ({"d": 130}, "--d=130"),
         ({"batch": 0}, "--batch=0"),

@@ -219,9 +219,7 @@ def test_work_counts_steps_and_sequences():
 @pytest.mark.slow
 def test_a_head_is_born(tmp_path):
     """Small enough for seconds: few triggers, short sequences."""
-    recipe = Recipe(
-        Law(k=2, length=32, no_repeat=True), TwoLayers(64), 600, 32, 0.2, clip=1.0, log_every=100
-    )
+    recipe = Recipe(Law(k=2, length=32), TwoLayers(64), 600, 32, 0.2, clip=1.0, log_every=100)
     finished = run(recipe, tmp_path / "run.npz")
     assert finished.curves["acc_end"][0] < 0.3 and finished.test["acc_clean"] > 0.75, finished.test
 

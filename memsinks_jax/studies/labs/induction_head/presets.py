@@ -96,34 +96,25 @@ class Preset:
     def check(self) -> "Preset":
         """Returns itself. Raises an InputError that names the flag."""
         Law(self.k).check(self.statistics)
-        if (
-            not self.seeds
-            or min(self.seeds) < 0
-            or max(self.seeds) >= 2**31
-            or len(set(self.seeds)) < len(self.seeds)
+        d, batch, steps, most = self.d, self.batch, self.steps, training.AT_ONCE
+        for flag, wrong, problem in (
+            ("seeds", max(self.seeds) >= 2**31, "give whole numbers up to 2147483647"),
+            # heads, and pairs of rotary positions
+            (
+                "d",
+                d is not None and (d % 4 or not 8 <= d <= 2048),
+                "give a multiple of 4, 8 to 2048",
+            ),
+            ("batch", batch is not None and batch < 1, "give a whole number from 1"),
+            (
+                "batch",
+                batch is not None and batch > most and batch % most,
+                f"give a multiple of {most}, or less than that",
+            ),
+            ("steps", steps is not None and steps < 10, "give a whole number from 10"),
         ):
-            raise InputError(
-                f"--seeds={','.join(map(str, self.seeds))}: give different whole numbers from 0"
-            )
-        for flag, value, least in (
-            ("d", self.d, 8),
-            ("batch", self.batch, 1),
-            ("steps", self.steps, 10),
-        ):
-            if value is not None and value < least:
-                raise InputError(f"--{flag}={value}: give a whole number from {least}")
-        if self.d is not None and (self.d % 4 or self.d > 2048):
-            raise InputError(
-                f"--d={self.d}: give a multiple of 4 (heads, pairs of rotary positions) up to 2048"
-            )
-        if (
-            self.batch is not None
-            and self.batch > training.AT_ONCE
-            and self.batch % training.AT_ONCE
-        ):
-            raise InputError(
-                f"--batch={self.batch}: give a multiple of {training.AT_ONCE}, or less than that"
-            )
+            if wrong:
+                raise InputError(f"--{flag}={getattr(self, flag)}: {problem}")
         return self
 
 

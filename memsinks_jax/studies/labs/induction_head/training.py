@@ -48,7 +48,6 @@ class Recipe:
     batch: int
     learning_rate: float
     optimizer: str = "sgd"
-    momentum: float = 0.9
     weight_decay: float = 1e-4
     clip: float | None = None
     everywhere: bool = False
@@ -89,7 +88,7 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
         rule = optax.adamw(recipe.learning_rate, b1=0.9, b2=0.99, weight_decay=recipe.weight_decay)
     else:
         decay = optax.add_decayed_weights(recipe.weight_decay)
-        rule = optax.chain(decay, optax.sgd(recipe.learning_rate, momentum=recipe.momentum))
+        rule = optax.chain(decay, optax.sgd(recipe.learning_rate, momentum=0.9))
     return (
         rule if recipe.clip is None else optax.chain(optax.clip_by_global_norm(recipe.clip), rule)
     )
