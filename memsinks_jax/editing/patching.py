@@ -113,11 +113,9 @@ def remember(
     along the gradient.
 
     Raises:
-      InputError: the layer does not exist, or the loss does not depend on the activation there.
+      InputError: the loss does not depend on the activation there.
     """
-    layers, last = trace.activations.shape[1], int(prompt.last[0])
-    if not 0 <= layer < layers:
-        raise InputError(f"there is no layer {layer}; this model has 0 to {layers - 1}")
+    last = int(prompt.last[0])
     key, gradient = trace.activations[0, layer, last], trace.gradients[0, layer, last]
     if not np.any(key) or not np.any(gradient):
         raise InputError(

@@ -385,13 +385,6 @@ def test_a_target_that_changes_the_prompts_tokens_is_refused():
         target_token(Words(), "ab", " c")
 
 
-def test_a_layer_that_is_not_there_is_refused():
-    prompt = encode(Bytes(), TEXTS[:1], 64)
-    trace = probe_of("gpt2").trace(prompt, TARGET, "mlp")
-    with pytest.raises(InputError, match="no layer 2; this model has 0 to 1"):
-        patching.remember(trace, prompt, "mlp", 2, 1.0, 1.0)
-
-
 def test_sinks_are_dropped():
     config, params = model_of("gpt2")
     prompts = encode(Bytes(), TEXTS, 64)
