@@ -30,8 +30,7 @@ from memsinks_jax.studies.published.tables import (
 
 SIZES = (12, 768, 50257)  # layers, width, vocabulary of GPT-2 small
 
-# Tolerances within which two numbers agree. Losses of a map may also differ by one of its colour
-# steps.
+# Tolerances. Losses of a map may also differ by one of its colour steps.
 LOSS_SLACK, LOSS_REACH, SIMILARITY_REACH, NORM_REACH = 0.05, 0.02, 0.005, 0.01
 
 AGREEMENT = 0.95  # a kind's claim holds if at least this share of its entries agrees

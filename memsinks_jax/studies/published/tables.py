@@ -110,8 +110,7 @@ class Experiment:
 
 _BOUNDS = 10.0 ** np.linspace(-2, 2, 21)
 
-# Counts at each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo
-# attention, tokyo mlp.
+# Positives and negatives at each bound: nepal attention, nepal mlp, tokyo attention, tokyo mlp.
 _WIDE = (
     """
 2 8  2 8  1 8  1 8  at .0100
@@ -157,8 +156,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in column) for column in zip(*lines, strict=True)]
 
 
-# Before the edit, with a memory at attention, with one at mlp. Seven positive prompts, eight
-# negative ones.
+# Before the edit, with a memory at attention, with one at mlp. Seven prompts are positive.
 _NEPAL = _columns(r"""
 the Himal ay as ,          | Kath mand u , and            | Kath mand u , Nepal
 the capital of the Nep     | the capital , Kath mand      | Kath mand u , and

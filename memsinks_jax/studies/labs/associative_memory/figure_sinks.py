@@ -73,8 +73,7 @@ def study(settings: Settings) -> Study:
     cases += [Case(widest, p, s, False) for s in (0.0, 0.3) for p in (0.1, 0.3)]
     cases += [Case(round(0.3 * widest), 1.0, 0.0)]
     found = {one.case: one for one in recall(settings, cases, sizes)}
-    # The prediction assumes interference of many: at least one document per output, at most the
-    # number tried.
+    # The prediction assumes interference of many: at least one document per output.
     valid = [
         one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found
     ]

@@ -128,8 +128,7 @@ def coarse(
     mass around it; the probability of recall is smooth in x.
     """
     n = len(q_N)
-    # As many distinct inputs as requested, evenly spaced in log x unless this is finer than one
-    # input.
+    # Distinct inputs, evenly spaced in log x unless this is finer than one input.
     start = next(k for k in range(tested) if (n / (k + 1)) ** (1 / (tested - k)) * (k + 1) >= k + 2)
     tried = np.concatenate(
         [np.arange(start), np.round(np.geomspace(start + 1, n, tested - start)).astype(int) - 1]

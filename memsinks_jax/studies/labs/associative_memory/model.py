@@ -60,8 +60,7 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
     a = jnp.maximum(freedom, 2.0) / 2 - 1 / 3
     x = jax.random.normal(of_proposals, shape)
     t = x / jnp.sqrt(9 * a)
-    # The logarithm of the density, without cancellation of large terms at millions of degrees of
-    # freedom.
+    # The logarithm of the density. No large terms cancel, at millions of degrees of freedom.
     excess = x**2 / 2 + a * (3 * (jnp.log1p(jnp.maximum(t, -0.999999)) - t) - 3 * t**2 - t**3)
     accepted = (t > -1) & (jnp.log(jax.random.uniform(of_acceptance, shape, minval=1e-30)) < excess)
     first = jnp.take_along_axis(t, accepted.argmax(0)[None], axis=0)[0]

@@ -128,8 +128,7 @@ def descend(
         return loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm)
 
     def error(w_DD):
-        # Recall depends only on the direction of W e_x: layer norm does not change which output is
-        # the largest.
+        # Layer norm keeps the direction of W e_x, so also which output is the largest.
         return model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
 
     return _follow(optimizer, w_DD, of_batch, error, inputs_TB)[1]

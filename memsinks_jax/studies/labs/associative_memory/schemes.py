@@ -193,8 +193,7 @@ FIGURES = {
     "1": Figure(
         figure_1, {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": DIMENSIONS, "p": None}
     ),
-    # alpha None: 0.5 in the maps of d and T, 2 if T is infinite, as in the paper. A given alpha
-    # applies to all three.
+    # alpha None: 0.5 in the maps of d and T, 2 if T is infinite, as in the paper
     "3": Figure(
         figure_3, {"runs": 100, "alpha": None, "n": 100, "m": 5, "d": DIMENSIONS, "p": None}
     ),

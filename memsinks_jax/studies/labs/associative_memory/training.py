@@ -107,8 +107,7 @@ def figure_4(settings: Settings) -> Study:
     )
 
 
-# Step sizes of figure 5, and rho of the closest scheme in the paper, at alpha = 2, where it gives
-# it.
+# Step sizes of figure 5, and rho of the paper's closest scheme, at alpha = 2, if it gives one.
 CLOSEST = {10.0: 0.05, 1.0: None, 0.1: 0.35, 0.01: None, 0.001: 1.0}
 
 

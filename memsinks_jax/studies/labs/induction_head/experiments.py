@@ -329,8 +329,7 @@ def triggers(preset):
 def width(preset):
     """Width: training against the formulas"""
     base, widths = preset.alone(), (32, 64, 128, 256) if preset.small else (32, 64, 128, 256, 512)
-    # Gradients grow with the width: without clipping, narrow models need a larger rate, wide ones a
-    # smaller.
+    # Gradients grow with the width: without clipping, rates would have to depend on it.
     groups = yield {f"d={d}": dataclasses.replace(base, model=TwoLayers(d)) for d in widths}
     clean = ends(groups)
 
@@ -440,8 +439,7 @@ def positions(preset):
 def _attention(preset: Preset, run):
     """One panel per layer: the attention to every token from every later one of a sequence."""
     batch = jax.device_get(sampler(preset.statistics, run.recipe.law)(purpose(run.seed, 3), 64))
-    # The most informative sequence: many predictable outputs among its first tokens, and not in a
-    # cycle.
+    # An informative sequence: many predictable outputs among its first tokens, no cycle.
     shown = min(SHOWN, run.recipe.law.length)
     scores = (batch.seen_BT[:, :shown] >= 2).sum(1) - 1000 * batch.cyclic_B
     row = int(np.argsort(scores)[-8])

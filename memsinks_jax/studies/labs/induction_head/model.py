@@ -102,8 +102,7 @@ class TwoLayers:
             hidden_BTF = at_hidden(jax.nn.relu(h_BTD @ weights["ff_1"].T))
             logits_BTV = (h_BTD + hidden_BTF @ weights["ff_2"].T) @ weights["unembed"].T
         else:
-            # From here on all is linear, so values are mapped to V before the sum over s: V is less
-            # than D.
+            # All is linear from here, so values are mapped to V, less than D, before the sum.
             read_VD = weights["unembed"]
             if self.feed_forward == "linear":
                 read_VD = read_VD + read_VD @ weights["ff"]

@@ -53,8 +53,7 @@ class Preset:
         """Trains the head alone: fixed triggers, loss on predictable tokens, no feed-forward layer."""
         length = length or (128 if self.small else 256)
         steps = self._steps(1200 if length == 256 else 600, 1000)
-        # Longer sequences end nearer the ceiling at half the rate. Short ones finish in half the
-        # steps.
+        # Longer sequences do better at half the rate. Short ones finish in half the steps.
         rate = (
             {"learning_rate": 0.05 if length == 256 else 0.1, "clip": 1.0}
             if self.small

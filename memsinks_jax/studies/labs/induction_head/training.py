@@ -146,8 +146,7 @@ def steps(
             recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch)
         )
         free = {name: number >= until.get(name, 0) for name in trained}
-        # For frozen memories the optimizer sees zero weights and gradients, so that no momentum
-        # builds up.
+        # Frozen memories look like zeros to the optimizer, so that no momentum builds up.
         hidden = {name: jnp.where(free[name], matrix, 0.0) for name, matrix in trained.items()}
         grads = {name: jnp.where(free[name], grad, 0.0) for name, grad in grads.items()}
         updates, state = rule.update(grads, state, hidden)
