@@ -1,7 +1,6 @@
 """Sweeps the bound of a memory, and chooses one: how far the memory reaches.
 
-After P positive prompts the model should predict the target, after Q negative ones its old answer.
-N bounds.
+After P positive prompts the target should follow, after Q negative ones the old answer. N bounds.
 """
 
 from typing import NamedTuple
@@ -68,10 +67,10 @@ def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Swe
 
 
 def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> float:
-    """Chooses the bound with the best mean of `on_target` and `unchanged` over the given prompts.
+    """The bound with the best mean of `on_target` and `unchanged` over the given prompts.
 
-    Among equally good bounds, takes the middle (in logarithms) of the longest run: it leaves room
-    on both sides.
+    Of equally good ones, the middle (in logarithms) of the longest run: it leaves room on both
+    sides.
     """
     scores = _scores(swept, positive_rows, negative_rows)
     good = np.flatnonzero(scores >= scores.max() - 1e-9)
@@ -82,11 +81,9 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
 
 
 def cross_validated(swept: Sweep) -> dict[str, float]:
-    """Tests each prompt at the bound that is chosen without its fold.
-
-    Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative
-    prompts, if any}. The first positive prompt, the one to edit, is in every choice. So is a single
-    negative one.
+    """Tests each prompt at the bound that is chosen without its fold -> {"on_target", "unchanged",
+    "off_target": shares}. The first positive prompt, the one to edit, is in every choice. So is a
+    single negative one.
     """
     positives, negatives = (
         np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative)

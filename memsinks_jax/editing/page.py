@@ -1,6 +1,4 @@
-"""The report page of an edit: where a step helps, how far the memory reaches, answers to all
-prompts before and after.
-"""
+"""The report page of an edit: where a step helps, how far it reaches, all answers before and after."""
 
 import pathlib
 

@@ -1,5 +1,4 @@
-"""Finds where one gradient step makes a prompt answer with the target: patch map, step size, site
-of the memory.
+"""Finds where one gradient step makes a prompt answer with the target.
 
 A patch adds -step * gradient to the activation at one layer and one token. L layers, T prompt
 tokens, W width.
@@ -54,11 +53,9 @@ def middle_step(trace: Trace, known: int) -> float:
 def choose_step(
     probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None
 ) -> float:
-    """Chooses the first step of the ladder at which patches of the last token succeed in three
-    layers (or in all).
-
-    If `layer` is given, they must succeed in that layer. If no step does, takes the one that
-    succeeds in most layers, and the smaller one of a tie.
+    """The first step of the ladder at which patches of the last token succeed in three layers (or
+    in all), or in `layer`. If none does, the one that succeeds in most layers, the smaller one of a
+    tie.
     """
     last = int(prompt.last[0])
     layers_L = np.arange(trace.gradients.shape[1]) if layer is None else np.array([layer])
@@ -109,11 +106,8 @@ def choose_layer(found: PatchMap) -> int | None:
 def remember(
     trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings
 ) -> Memory:
-    """Makes the memory of one prompt. Its key is the last token's activation, its value a step
-    along the gradient.
-
-    Raises:
-      InputError: the loss does not depend on the activation there.
+    """The memory of one prompt: its key is the last token's activation, its value a step along the
+    gradient. Raises InputError if the loss does not depend on this activation.
     """
     last = int(prompt.last[0])
     key, gradient = trace.activations[0, layer, last], trace.gradients[0, layer, last]

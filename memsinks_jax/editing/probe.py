@@ -88,9 +88,8 @@ class Probe:
         return _answers(self._over_bounds(self.params, prompts, target_B, memory, bounds_NM))
 
     def write(self, prompts: Prompts, count: int, memories: Sequence[Memory] = ()) -> np.ndarray:
-        """Generates `count` tokens greedily after each prompt -> int32 (B, count).
-
-        Recomputes the whole prompt for every token. Prompts must leave room for them.
+        """Generates `count` tokens greedily after each prompt -> int32 (B, count). Recomputes the
+        whole prompt for every token. Prompts must leave room for them.
         """
         assert prompts.last.max() + count <= prompts.tokens.shape[1]
         return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
@@ -112,11 +111,8 @@ class Probe:
         return other
 
     def trace(self, prompts: Prompts, target: int | np.ndarray, site: str) -> Trace:
-        """Activations and gradients at a site, at all layers and positions, from one forward and
-        backward pass.
-
-        The gradients are of the target's negative log-probability after the last position, summed
-        over prompts.
+        """Activations and gradients at a site, from one forward and backward pass. The gradients
+        are of the loss after the last position, summed over prompts.
         """
         both = self._trace(self.params, prompts, _of_each(prompts, target), site=site)
         return Trace(*(np.asarray(x).swapaxes(0, 1) for x in both))

@@ -72,11 +72,7 @@ def encode(
 
 
 def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
-    """The first token of `target` when it follows `prompt`.
-
-    Raises:
-      InputError: the target is empty, or the tokenizer cannot encode it.
-    """
+    """The first token of `target` after `prompt`. Raises InputError if there is none."""
     if not target.strip():
         raise InputError("--target is empty; give the new answer, for example --target=' Paris'")
     before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + target)

@@ -40,8 +40,7 @@ def train(
 ) -> Run:
     """One run, with a progress bar that shows its name.
 
-    During it SIGTERM and Ctrl-C save the state. At other times they end the command as usual: there
-    is nothing to save.
+    During it SIGTERM and Ctrl-C save the state. At other times there is nothing to save.
     """
     path = folder / f"{training.digest(recipe, statistics, seed)}.npz"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,4 @@
-"""Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report
-page.
-"""
+"""Shared by the labs: a finished study, its claims, kinds of panels, its report page."""
 
 import contextlib
 import dataclasses
@@ -113,10 +111,8 @@ def command(lab: str) -> str:
 
 @contextlib.contextmanager
 def folder(out: str) -> Iterator[pathlib.Path]:
-    """The folder of the flag --out, in which no other command writes until the block ends.
-
-    Raises:
-      InputError: it is a file, or another command writes there.
+    """The folder of --out, in which no other command writes until the block ends. Raises InputError
+    if it is a file, or another command writes there.
     """
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
@@ -139,16 +135,12 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 
 
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
-    """Draws the plots, writes results.json and index.html, prints the claims -> the content of
-    results.json.
+    """Draws the plots, writes results.json and index.html, prints the claims -> results.json.
 
     Nothing appears in `out` until everything is made. With several studies, the names of variants
-    and claims in results.json start with the study's name.
-
-    Args:
-      about: the first entries of results.json. The very first, such as {"figure": "5"}, also names
-      the PNG files.
-      title: of the page, if there are several studies.
+    and claims in results.json start with the study's name. about: the first entries of
+    results.json. The very first, such as {"figure": "5"}, also names the PNG files. title: of a
+    page of several studies.
     """
     several, kind = len(studies) > 1, next(iter(about))
     runs, claims = [], []
@@ -184,11 +176,8 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
 def finish(
     axis, title: str, x: str, y: str, legend: int = 0, log: str = "", ticks=(), **settings
 ) -> None:
-    """Sets title, labels, grid and log scales, and puts a legend of `legend` columns below the
-    panel.
-
-    ticks: the only ones of a logarithmic x axis, as plain numbers, about seven of them. settings:
-    of `Axes.set`.
+    """Sets title, labels, grid and log scales, and a legend of `legend` columns below. ticks: of a
+    logarithmic x axis, as plain numbers, about seven of them. settings: of `Axes.set`.
     """
     axis.set(
         title=title, xlabel=x, ylabel=y, **settings, **{f"{which}scale": "log" for which in log}

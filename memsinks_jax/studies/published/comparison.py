@@ -72,23 +72,15 @@ class Row(NamedTuple):
 
 
 def compare(run: Trained) -> list[Row]:
-    """Repeats all of the article's measurements.
-
-    Raises:
-      InputError: the model is not GPT-2 small.
-    """
+    """Repeats all of the article's measurements. Raises InputError if the model is not GPT-2 small."""
     return [row for pair in zip(EXPERIMENTS, measure(run), strict=True) for row in rows_of(*pair)]
 
 
 def measure(run: Trained) -> tuple[Experiment, ...]:
-    """Fills the article's experiments with a model's own numbers. Keeps the article's bounds,
-    prompts and steps.
+    """Fills the article's experiments with a model's numbers, at the article's bounds and prompts.
 
     The memory is at the layer of the first successful patch, as in the notebook. If none succeeds,
-    at the article's layer.
-
-    Raises:
-      InputError: the model is not GPT-2 small.
+    at the article's layer. Raises InputError if the model is not GPT-2 small.
     """
     _check(run)
     probe = Probe(run.config, run.params)

@@ -139,8 +139,7 @@ def _power(law: model.Law, rho: float) -> np.ndarray:
 
 
 def room(d, alpha: float, m: int):
-    """P = c d / log d, c = min(1, M / (5 (alpha - 1))), at least 1: the number of associations that
-    fit (Theorem 2).
+    """P = c d / log d, c = min(1, M / (5 (alpha - 1))), at least 1: what fits (Theorem 2).
 
     d / (2 P / M) is the squared signal of a stored input over its interference, so it is lost with
     a probability of about exp(-d M / (4 P)) = d^(-M / 4c). This c keeps it below d^(1-alpha), the
@@ -258,11 +257,9 @@ def proposition_2_few(settings: Settings, found: Found) -> None:
 
 
 def proposition_2_of_q_0(settings: Settings, found: Found) -> None:
-    """rho = 0: the d at which the error of q_0 falls to 0.3, between the plateau and zero, for
-    several N.
+    """rho = 0: the d at which the error of q_0 falls to 0.3, for several N.
 
-    q_0 treats all inputs alike, so its error does not depend on alpha. Weights inputs equally here,
-    for less noise.
+    This error does not depend on alpha. Weights inputs equally here, for less noise.
     """
     sizes, shares, largest = np.array([32, 64, 128, 256]), np.array([1 / 4, 1 / 2, 1, 2]), 256
     d_NX = sizes[:, None] * shares
@@ -390,8 +387,7 @@ def theorem_1(settings: Settings, found: Found, points: list[dict]) -> None:
 
 
 def theorem_2(settings: Settings, found: Found) -> None:
-    """The best of several schemes at every d, relative to the bound, and the scheme that reaches
-    the bound.
+    """The best of several schemes at every d, relative to the bound, and the one that reaches it.
 
     The theorem says that some p(y|x) with the given p_* is this hard. f(x) = x mod M is, at every
     tested point.

@@ -1,6 +1,4 @@
-"""The capacity of sinks: documents held by number of sinks, active fraction and similarity;
-predicted and measured.
-"""
+"""The capacity of sinks: documents held by number of sinks, active fraction and similarity."""
 
 from typing import NamedTuple
 

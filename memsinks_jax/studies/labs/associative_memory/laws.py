@@ -1,6 +1,4 @@
-"""The paper's theorems: exponents of the scaling laws, bounds, and the fits that compare them with
-measurements.
-"""
+"""The paper's theorems: exponents of the scaling laws, bounds, and fits to measurements."""
 
 import numpy as np
 import scipy.special
@@ -119,8 +117,8 @@ def quasi_orthogonality(count: int, d: int) -> float:
 def coarse(
     law: model.Law, q_N: np.ndarray, y_N: np.ndarray, m: int, tested: int
 ) -> tuple[model.Law, np.ndarray, np.ndarray]:
-    """The same memory, with recall tested on `tested` of its inputs only -> (law, q, y), of
-    `tested` + M rows.
+    """The same memory, with recall tested on `tested` of its inputs -> (law, q, y), `tested` + M
+    rows.
 
     Everything stored still interferes. The untested inputs add sum q(x) e_x per class to W, which
     is distributed as one embedding with the weight sqrt(sum q(x)^2). It becomes one row per class,

@@ -22,10 +22,8 @@ import scipy.special
 
 
 class Law(NamedTuple):
-    """A distribution over inputs, most frequent first: `p_N` of the simulated ones, `beyond` of all
-    others together.
-
-    Inputs beyond the N simulated are never stored, so their recall is a guess among M outputs.
+    """A distribution over inputs, most frequent first: `p_N` of the simulated, `beyond` of all
+    others. These are never stored, so their recall is a guess among M outputs.
     """
 
     p_N: np.ndarray
@@ -47,8 +45,7 @@ def outputs(n: int, m: int) -> np.ndarray:
 
 
 def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Lengths of normal vectors: the root of a chi-square with `freedom` >= 1 degrees of freedom ->
-    its shape.
+    """Lengths of normal vectors: roots of chi-squares with `freedom` >= 1 degrees -> its shape.
 
     Marsaglia and Tsang's rejection (2000): with a = freedom / 2 and t = x / sqrt(9a - 3), x ~ N(0,
     1), the proposal 2 (a - 1/3) (1 + t)^3 is accepted at least 19 times of 20. Draws eight
@@ -69,14 +66,13 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
 
 
 def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> jax.Array:
-    """`count` independent vectors e_x ~ N(0, I_d), in a basis in which they are triangular ->
-    (count, width).
+    """`count` vectors e_x ~ N(0, I_d), in a basis in which they are triangular -> (count, width).
 
     Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the
     plane of the first two, and so on. Coordinate j of e_j is then the root of a chi-square with d -
     j + 1 degrees of freedom, those before it are N(0, 1), those after it zero. All inner products
-    have exactly the same distribution as of plain draws. The cost does not depend on d, which may
-    be a traced value of any size. width: coordinates kept, at least min(count, d).
+    have the distribution of plain draws. The cost does not depend on d, which may be a traced value
+    of any size. width: coordinates kept, at least min(count, d).
     """
     of_normal, of_diagonal = jax.random.split(key)
     row, column = jnp.arange(count)[:, None], jnp.arange(width)
@@ -131,11 +127,9 @@ def ranks(key: jax.Array, counts_N: jax.Array) -> jax.Array:
 
 
 def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
-    """Draws `count` inputs from the law, numbered from 0 -> int32 (count,). N stands for any input
-    beyond the simulated.
+    """Draws `count` inputs from the law -> int32 (count,). N stands for any beyond the simulated.
 
-    Compares uniform 32-bit integers with integer thresholds: in float32, rare inputs would share a
-    handful of values.
+    Compares 32-bit integers with thresholds: in float32, rare inputs would share few values.
     """
     edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(
         np.uint32
@@ -159,10 +153,9 @@ def over_runs(
     one_run: Callable, seeds: list[int], draws: int, together: bool = False
 ) -> np.ndarray:
     """`one_run(key)` for `draws` keys of every seed -> float64 (seeds, draws, ...), or a tree of
-    such arrays.
+    them.
 
-    `together`: all runs in lockstep, for runs of many small steps. Otherwise one by one, for runs
-    of large matrices.
+    `together`: all runs in lockstep, for many small steps; else one by one, for large matrices.
     """
     keys = jax.vmap(lambda key: jax.random.split(key, draws))(
         jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -175,11 +168,10 @@ def over_runs(
 
 
 def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.ndarray:
-    """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds,
-    draws, D, S).
+    """Errors of every scheme at every d if the whole law is known -> float64 (seeds, draws, D, S).
 
-    The weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may
-    have a first axis D, as `q_DSN` has. If it is 1 or absent, all d share one value.
+    `law.p_N` and `y_N` may have a first axis D, as `q_DSN` has. If it is 1 or absent, all d share
+    one value.
     """
     n, count = np.shape(q_DSN)[-1], len(ds)
     width = min(n, int(max(ds)))
@@ -213,8 +205,8 @@ def finite_data(
     rho,
     stored_D=None,
 ):
-    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, learned from the
-    first T samples of a stream -> float64 (seeds, draws, D, T).
+    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, from the first T
+    samples of a stream -> float64 (seeds, draws, D, T).
     """
     n, width = len(law.p_N), min(len(law.p_N), int(max(ds)))
     y_N = outputs(n, m)

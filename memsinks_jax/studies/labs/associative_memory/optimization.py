@@ -44,8 +44,7 @@ def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
 def stream(
     rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable
 ):
-    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N)
-    after each (T, ...).
+    """Steps of batch size one and sizes gamma_T, from W = 0 -> `measure` of the scores (T, ...).
 
     rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with
     the weights of (20), which follow from the counts of the inputs.
@@ -135,14 +134,11 @@ def descend(
 
 
 def learn(key: jax.Array, law: model.Law, y_N: jax.Array, m: int, d: int, steps: int, gamma: float):
-    """Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in
-    any dimension.
+    """Learned embeddings (section 4.2) -> e (N, d), u (M, d), errors (steps,).
 
     W = I and e_x = u_{f(x)} recall everything (24), so W is omitted: the scores are u_y^T e_x. Adam
     on the cross-entropy (16) of the whole law, from normal embeddings, hardly depends on p(x), so
     rare inputs move too.
-
-    -> e (N, d), u (M, d), errors (steps,).
     """
     of_inputs, of_outputs = jax.random.split(key)
     start = jax.random.normal(of_inputs, (len(y_N), d)), jax.random.normal(of_outputs, (m, d))

@@ -12,8 +12,7 @@ SCHEMES = ("q_0", "q_1", "q_0,[P]")
 
 
 def figure_1(settings: Settings) -> Study:
-    """The error of the thresholded scheme falls with d until samples run out, and with T until
-    memory runs out.
+    """The error of the thresholded scheme, over d and T.
 
     Raises InputError for alpha <= 1, where the figure's law does not apply, and for a single d.
     """
@@ -94,9 +93,7 @@ def figure_1(settings: Settings) -> Study:
 
 
 def figure_3(settings: Settings) -> Study:
-    """When to store all inputs alike (q_0), when by frequency (q_1), and what a threshold gains.
-
-    Raises InputError for fewer than two values of d."""
+    """When to store all inputs alike (q_0), when by frequency (q_1), and what a threshold gains."""
     n, m, seeds, draws = settings.n, settings.m, settings.seeds, settings.draws
     d = settings.dimensions("3", "several", "8,64,512")
     flat, steep = (model.zipf(n, settings.alpha or alpha) for alpha in (0.5, 2.0))

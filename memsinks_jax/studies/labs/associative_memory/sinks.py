@@ -44,8 +44,7 @@ from memsinks_jax.studies.labs.associative_memory import model
 
 class Case(NamedTuple):
     """A pool of sinks: their number M, the active fraction p, the similarity s of activations,
-    whether masks are tied, and the weight q in the memory of a document read once, relative to a
-    document to recall.
+    whether masks are tied, and the weight q of a document read once, relative to one to recall.
     """
 
     sinks: int
@@ -127,12 +126,10 @@ def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
 def recall(
     stored_NM: jax.Array, asked_NM: jax.Array, y_N: jax.Array, outputs: int, sizes: tuple[int, ...]
 ) -> jax.Array:
-    """Error of recall of the first `size` documents, from a memory of these alone, for every size
-    -> (sizes,).
+    """Error of recall of the first `size` documents, from a memory of these alone -> (sizes,).
 
-    `stored` has the same number of codes for every document of `asked`: itself first, then
-    documents read once. The unembeddings are orthogonal, so that reading the answer does not limit
-    the sinks.
+    `stored` has as many codes for every document of `asked`: itself first, then documents read
+    once. The unembeddings are orthogonal, so that reading the answer does not limit the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
     w_KM = jnp.zeros((outputs, stored_NM.shape[1]))
@@ -176,10 +173,8 @@ def measure(
 
 
 def capacity(sizes, errors_GS: np.ndarray, tolerated: float) -> np.ndarray:
-    """Number of documents at which the error crosses `tolerated`, interpolated between sizes in log
-    -> (groups,).
-
-    NaN if the error does not cross it between the first size and the last.
+    """Number of documents at which the error crosses `tolerated`, between sizes in log ->
+    (groups,). NaN if it does not.
     """
     held = []
     for errors_S in errors_GS:

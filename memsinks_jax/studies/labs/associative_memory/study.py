@@ -47,11 +47,7 @@ class Settings:
         return self.p or min(max(int(d) // 8, 1), self.n)
 
     def check(self, figure: str) -> "Settings":
-        """Returns itself.
-
-        Raises:
-          InputError: names the flag, what is wrong with it and what to do.
-        """
+        """Returns itself. Raises an InputError that names the flag, what is wrong, what to do."""
 
         d, largest = self.d, max(self.d or (self.n or 1,))
         for flag, wrong, problem in (

@@ -159,11 +159,9 @@ def figure_5(settings: Settings) -> Study:
 
 
 def figure_6(settings: Settings) -> Study:
-    """The effect of one SGD step on the scores of all inputs: large steps overwrite, small ones
-    miss rare inputs.
+    """The effect of one SGD step on the scores of all inputs.
 
-    Raises InputError for several values of d, and for more inputs than one plot of all scores can
-    show.
+    Raises InputError for several values of d, and for more inputs than one plot can show.
     """
     (d,) = settings.dimensions("6", "one", "5")
     if settings.n > 50:
@@ -273,10 +271,8 @@ LARGE_BATCH, LARGE_BATCH_STEPS = 1000, 100
 
 
 def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, np.ndarray]]:
-    """The errors after every step with several step sizes, schedules (in width `narrow`), batch
-    sizes and optimizers.
-
-    Returns {name: float64 (groups of runs, steps)} for each of the four.
+    """Errors after every step by step size, schedule (in width `narrow`), batch size and optimizer
+    -> {name: float64 (groups of runs, steps)} for each of the four.
     """
     n, m = settings.n, settings.m
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
@@ -350,11 +346,7 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
 
 
 def figure_7(settings: Settings) -> Study:
-    """How step size, batch size, schedules, Adam and layer norm change the memory of the same
-    samples.
-
-    Raises InputError for several values of d.
-    """
+    """How step size, batch size, schedules, Adam and layer norm change what is stored."""
     (d,) = settings.dimensions("7", "one", "100")
     narrow = max(d // 4, 1)
     steps, decayed, batches, optimizers = _figure_7_errors(settings, d, narrow)

@@ -22,9 +22,7 @@ LARGEST_VOCABULARY = 2048
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
     """Counts of a text, int64: `unigrams_V` of characters, `bigrams_VV` of neighbours, [first,
-    second].
-
-    Compares by identity, so that compiled functions can be cached by it.
+    second]. Compares by identity, so that compiled functions can be cached by it.
     """
 
     characters: str
@@ -40,18 +38,15 @@ class Statistics:
     def pi_b_VV(self) -> np.ndarray:
         """Distribution of the next character, [given, next], without smoothing -> float64 (V, V).
 
-        Only the last character of a text can have no successor. Its row is then the distribution of
-        a character.
+        Only the last character of a text can have no successor: its row is that of any character.
         """
         totals_V1 = self.bigrams_VV.sum(1, keepdims=True)
         return np.where(totals_V1 > 0, self.bigrams_VV / np.maximum(totals_V1, 1), self.pi_u_V)
 
 
 def count(text: str, where: str) -> Statistics:
-    """Statistics of a text. `where` names it in error messages.
-
-    Raises:
-      InputError: fewer than two different characters, or more than a table can hold.
+    """Statistics of a text, which `where` names in messages. Raises InputError for too few
+    characters, or more than a table can hold.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, ids = np.unique(codes, return_inverse=True)

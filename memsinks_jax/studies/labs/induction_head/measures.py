@@ -1,5 +1,4 @@
-"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory; of
-models without a head.
+"""Accuracies and losses of a batch, targets of attention, recall of each memory.
 
 A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as
 in `model`.
@@ -56,8 +55,8 @@ def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
 
 
 def attention(attentions: tuple[jax.Array, ...], batch: Batch) -> dict[str, jax.Array]:
-    """Positions that the layers attend to most, named as in the study's code -> {name: (2, H)}, one
-    column per head.
+    """Positions attended to most, named as in the study's code -> {name: (2, H)}, a column per
+    head.
 
     score_acc: the first layer, one position after a trigger, attends to the trigger. score2_acc:
     the second layer, at a trigger seen before, attends to a token right after this trigger;
@@ -164,9 +163,8 @@ def entropies(statistics: Statistics) -> np.ndarray:
 
 
 def reference(statistics: Statistics, law: Law) -> dict[str, float]:
-    """For sequences of a law: `floor`, the lowest possible global loss in nats; in-context accuracy
-    of predicting the most frequent token of the context so far (`majority`, and `majority_clean`
-    without cycles).
+    """Of sequences of a law: `floor`, the lowest possible global loss in nats; the accuracy of
+    copying the most frequent token so far (`majority`, and `majority_clean` without cycles).
     """
     sample = jax.jit(sampler(statistics, law), static_argnums=1)
     tokens_BS, seen_BT, cyclic_B = jax.device_get(sample(jax.random.key(0), SEQUENCES))

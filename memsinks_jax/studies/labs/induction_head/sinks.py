@@ -141,9 +141,9 @@ def train(
     """One run; `path` and `report` as in `training.resumable`.
 
     Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh
-    dropped ', 'pool own ' and 'pool dropped '. Its test: means over their last three points, by
-    mode, of in-context accuracy and global loss of fresh sequences, and of what the model knows by
-    heart, the global loss of fresh sequences minus that of the pool.
+    dropped ', 'pool own ' and 'pool dropped '. Its test, by mode: means over the last three points
+    of in-context accuracy and global loss of fresh sequences, and of what the model knows by heart,
+    this loss minus that of the pool.
     """
     keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)

@@ -1,6 +1,4 @@
-"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is
-concluded from the runs.
-"""
+"""The form of all experiments: a grid of recipes, each trained with several seeds, conclusions."""
 
 import dataclasses
 import math

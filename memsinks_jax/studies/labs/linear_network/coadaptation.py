@@ -48,8 +48,8 @@ class Routed(NamedTuple):
 
 
 def sgd(w_OD, s_ND, y_NO, rate: float, fixed_OD=0.0) -> np.ndarray:
-    """SGD on 1/2 |(W + fixed) s - y|^2, one step per example. Several trainings may run side by
-    side, in axes after the first of s and y, which are then the first of W.
+    """SGD on 1/2 |(W + fixed) s - y|^2, a step per example. Several trainings may run side by side,
+    in axes after the first of s and y, the first of W.
     """
     for s_D, y_O in zip(s_ND, y_NO, strict=True):
         residual_O = y_O - ((w_OD + fixed_OD) @ s_D[..., None])[..., 0]
@@ -113,11 +113,9 @@ def counts(seed: int, trials: int = TRIALS) -> dict[str, float]:
 
 
 def exact_zero() -> tuple[float, dict[str, float]]:
-    """Two later steps that cancel -> deviation, bounds. All assumptions of F.1 hold, x is in the
-    cone.
+    """Two later steps that cancel -> deviation, bounds. All assumptions of F.1 hold, x in the cone.
 
-    If the products m.s_1 = s_1.s_2 = s_2.x are q and all others c, the deviation is |W_mem| gamma q
-    (2 c - gamma q^2).
+    If m.s_1 = s_1.s_2 = s_2.x = q and all others are c, it is |W_mem| gamma q (2 c - gamma q^2).
     """
     rate, q = 0.5, 0.6
     c = rate * q**2 / 2

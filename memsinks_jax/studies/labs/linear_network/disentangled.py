@@ -78,7 +78,7 @@ class Problem:
 
 
 def problem(rng: np.random.Generator, novelty: float) -> Problem:
-    """Satisfies all assumptions of Theorem D.3. With novelty 0 the examples seen once span S_sem.
+    """Satisfies all that Theorem D.3 assumes. With novelty 0 the examples seen once span S_sem.
     Otherwise they leave one direction to s_mem.
     """
     known = D_SEM - (novelty > 0)
@@ -103,9 +103,8 @@ def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
 def descend(
     rng: np.random.Generator, problems: list[Problem]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W
-    of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O,
-    F).
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2, until the gradient is 0 -> W of every problem
+    (P, O, F); the steps recorded (L,), and W at these steps (L, P, O, F).
     """
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))

@@ -54,9 +54,8 @@ def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
 
 
 def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, float]:
-    """Trains side by side, on the same documents for every `opens_at` -> s and m after each
-    encounter and before the next, averaged over the trials (N, 2, 2), as in `expected`; the number
-    of others that write to a sink of s_mem in between.
+    """Trains side by side, on the same documents for every `opens_at` -> s and m, means over trials
+    (N, 2, 2), as in `expected`; how many others write to a sink of s_mem in between.
     """
     rng = generator(seed, "opening")
     memory_BD = documents(rng, trials)

@@ -1,5 +1,4 @@
-"""The layer of appendix H: logits W z for given z. SGD on the cross-entropy trains W, one example
-per step.
+"""The layer of appendix H: logits W z for given z. SGD on the cross-entropy trains W.
 
     W <- W + gamma (e - softmax(W z)) z^T
 
@@ -19,12 +18,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Trains on the targets token_NB at rates gamma -> (W (B, V, H), upper bound on its spectral
-    norm over the run (B,)).
+    """Trains on targets token_NB at rates gamma -> W (B, V, H), upper bound on its spectral norm
+    (B,).
 
-    The norm is computed every `every` steps. Adds its largest possible growth in between, so the
-    bound holds at all
-    steps: |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
+    The norm is computed every `every` steps, and its largest possible growth in between is added:
+    |e - softmax| < sqrt(2), so a step changes the norm by less than gamma sqrt(2) |z|.
     """
     w_BVH, trials, steps = w_BVH.copy(), np.arange(len(w_BVH)), len(z_NBH)
     largest_B, rate_B1 = np.zeros(len(w_BVH)), np.asarray(rate_B)[:, None]
