@@ -24,18 +24,8 @@ from memsinks_jax.runs.interruption import atomic_folder
 logger = logging.getLogger("memsinks_jax.labs")
 
 DASHED, GREY = (0, (4, 3)), "#7f8c8d"
-COLOURS = (
-    "#1f618d",
-    "#c0392b",
-    "#1e8449",
-    "#d68910",
-    "#7d3c98",
-    GREY,
-    "#117a65",
-    "#6e2c00",
-    "#2e4053",
-    "#85c1e9",
-)
+COLOURS = ("#1f618d", "#c0392b", "#1e8449", "#d68910", "#7d3c98", GREY)
+COLOURS += ("#117a65", "#6e2c00", "#2e4053", "#85c1e9")
 SHARE = (0, 1.02)  # the limits of an axis of shares
 Panel = Callable[[plt.Axes], None]  # draws on an axis
 
@@ -188,13 +178,8 @@ def finish(
         axis.set_xticks(chosen, [f"{place:g}" for place in chosen])
         axis.xaxis.set_minor_locator(plt.NullLocator())
     if legend:
-        axis.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.16),
-            ncols=legend,
-            frameon=False,
-            fontsize=8.5,
-        )
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+        axis.legend(ncols=legend, frameon=False, fontsize=8.5, **below)
 
 
 def lines(
@@ -221,33 +206,16 @@ def lines(
     """
 
     def draw(axis) -> None:
-        colours = (
-            plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
-            if ordered
-            else itertools.cycle(COLOURS)
-        )
+        dark_to_light = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
+        colours = dark_to_light if ordered else itertools.cycle(COLOURS)
         for (label, (places, values, *derived)), colour in zip(
             shown.items(), colours, strict=False
         ):
             if values is not None:
-                values_SX = np.atleast_2d(values)
-                axis.plot(
-                    places,
-                    values_SX.mean(0),
-                    style,
-                    color=colour,
-                    label=label,
-                    linewidth=1.8,
-                    markersize=4,
-                )
-                axis.fill_between(
-                    places,
-                    values_SX.min(0),
-                    values_SX.max(0),
-                    color=colour,
-                    alpha=0.18,
-                    linewidth=0,
-                )
+                values_SX, look = np.atleast_2d(values), {"linewidth": 1.8, "markersize": 4}
+                axis.plot(places, values_SX.mean(0), style, color=colour, label=label, **look)
+                ends = values_SX.min(0), values_SX.max(0)
+                axis.fill_between(places, *ends, color=colour, alpha=0.18, linewidth=0)
             for number, line in enumerate(derived):
                 name = label if values is None and number == 0 else None
                 axis.plot(places, line, color=colour, linestyle=DASHED, linewidth=1.2, label=name)
@@ -280,14 +248,8 @@ def bars(
             zip(groups.items(), COLOURS, strict=False)
         ):
             at = places + (group - (len(groups) - 1) / 2) * width
-            axis.bar(
-                at,
-                [np.mean(one) for one in values],
-                width * 0.92,
-                color=colour,
-                alpha=0.75,
-                label=name,
-            )
+            means = [np.mean(one) for one in values]
+            axis.bar(at, means, width * 0.92, color=colour, alpha=0.75, label=name)
             for place, one in zip(at, values, strict=True):
                 axis.plot([place] * len(one), one, ".", color="black", markersize=4)
         axis.set_xticks(

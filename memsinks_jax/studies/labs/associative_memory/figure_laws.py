@@ -267,13 +267,11 @@ def proposition_2_of_q_0(settings: Settings, found: Found) -> None:
     law = model.Law(stored_DN / stored_DN.sum(1, keepdims=True))
     y_N = model.outputs(largest, settings.m)
     errors_GNX = _errors(settings, 2, law, y_N, d_NX, stored_DN[:, None])[:, 0]
-    halves = [
-        [
-            np.exp(np.interp(-0.3, -row_X, np.log(d_X)))
-            for row_X, d_X in zip(rows_NX, d_NX, strict=True)
-        ]
-        for rows_NX in errors_GNX
-    ]
+
+    def half(row_X, d_X):
+        return np.exp(np.interp(-0.3, -row_X, np.log(d_X)))
+
+    halves = [list(map(half, rows_NX, d_NX)) for rows_NX in errors_GNX]
     statement = f"d where E(q_0) = 0.3 grows as N^1, N = {sizes[0]} to {sizes[-1]}"
     paper = "Prop. 2, rho = 0"
     found.exponent("q_0_threshold", statement, paper, 1.0, laws.slope(sizes, halves))
@@ -288,10 +286,8 @@ def proposition_3(settings: Settings, found: Found) -> None:
     errors_RGX = _errors(settings, 4, law, y_N, d_RX, q_DSN)[:, 0].swapaxes(0, 1)
     exponents = [laws.exponent_thresholded(alpha, rho) for rho in rhos]
     cases = zip(rhos, d_RX, errors_RGX, exponents, strict=True)
-    title, places = (
-        "Proposition 3: $p^\\rho$ of the frequent alone",
-        f"P = {STORED[0]} to {STORED[-1]}",
-    )
+    title = "Proposition 3: $p^\\rho$ of the frequent alone"
+    places = f"P = {STORED[0]} to {STORED[-1]}"
     found.of_rhos("prop_3", "Prop. 3, (14)", title, "q_rho,[P]", places, cases)
 
 
@@ -369,10 +365,8 @@ def theorem_1(settings: Settings, found: Found, points: list[dict]) -> None:
         what = f"the same, at the {len(informative)} points where the bound is below 1"
         values = largest(informative)
         found.add("theorem_1_upper_telling", what, "≤ 1 (Theorem 1)", values, at_most=1)
-    what = (
-        f"lower bound (8) over the measured error, largest of the {len(low)} points where it "
-        "is not 0"
-    )
+    where = f"largest of the {len(low)} points where it is not 0"
+    what = f"lower bound (8) over the measured error, {where}"
     values = np.max([p["lower"] / p["errors"] for p in low], 0)
     found.add("theorem_1_lower", what, "≤ 1 (Theorem 1)", values, at_most=1)
     shown = {}
@@ -462,17 +456,8 @@ def lemma_1(settings: Settings, found: Found) -> None:
     found.add("model_23", what, "1 (section 4.2)", recalled_GX.min(1), at_least=0.99)
     d_X, p_X = pairs.T
     shown = {f"{p:g} stored": (d_X[p_X == p], share_GX[:, p_X == p]) for p in np.unique(p_X)}
-    panel = lines(
-        "Lemma 1: quasi-orthogonal draws",
-        "width $d$",
-        "share of draws",
-        shown,
-        log="x",
-        level=1,
-        ticks=np.unique(d_X),
-        ylim=(0, 1.05),
-    )
-    found.panels.append(panel)
+    title, how = "Lemma 1: quasi-orthogonal draws", {"ticks": np.unique(d_X), "ylim": (0, 1.05)}
+    found.panels.append(lines(title, "width $d$", "share of draws", shown, log="x", level=1, **how))
 
 
 # d None: each law at a suitable d

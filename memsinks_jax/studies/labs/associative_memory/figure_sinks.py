@@ -83,11 +83,8 @@ def study(settings: Settings) -> Study:
         name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + (
             "" if case.tied else ", untied"
         )
-        metrics = (
-            {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
-            if one in valid
-            else {}
-        )
+        both = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
+        metrics = both if one in valid else {}
         runs += record(name, seeds, metrics, {"error": ("documents", sizes, one.errors)})
     return Study(
         "sinks",
@@ -136,10 +133,8 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
     inside = _inside(settings, found)
     near_one = {"at_least": 1 - SHARE, "at_most": 1 + SHARE}
     rows = Claims()
-    what = (
-        f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
-        "or more active"
-    )
+    which = f"{len(smooth)} cases with {FEWEST_ACTIVE} or more active"
+    what = f"capacity over the predicted one, mean of {which}"
     values = (held / predicted[:, None]).mean(0)
     rows.add("capacity", what, "1 from Theorem 1 with d_eff", values, **near_one)
     what = "exponent of the measured capacity in the predicted one, over these cases"
@@ -203,16 +198,12 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
         return []
     ratios = np.mean([one.held / one.predicted for one in every], 0)
     claims = Claims()
-    what = (
-        f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
-        f"{len(every)} cases"
-    )
+    which = f"{ONCE} documents read once for each, mean of {len(every)} cases"
+    what = f"capacity over the predicted one, {which}"
     paper = "1 from n (1 + U / k^2)"
     claims.add("once", what, paper, ratios, at_least=1 - SHARE, at_most=1 + SHARE)
-    what = (
-        "capacity of sinks that open at the second encounter over always open, came "
-        f"{COUNTS[0]} times"
-    )
+    which = f"over always open, came {COUNTS[0]} times"
+    what = f"capacity of sinks that open at the second encounter {which}"
     paper = f"gain, {opened.predicted / always.predicted:.2g} predicted"
     claims.add("opening", what, paper, opened.held / always.held, at_least=3)
     return claims
@@ -265,16 +256,8 @@ def _panels(
             name: (one.sizes / one.case.sinks, one.errors, one.line)
             for name, one in several.items()
         }
-        return lines(
-            title,
-            "documents per sink",
-            "error",
-            shown,
-            log="x",
-            level=TOLERATED,
-            legend=2,
-            ylim=(0, 1),
-        )
+        how = {"log": "x", "level": TOLERATED, "legend": 2, "ylim": (0, 1)}
+        return lines(title, "documents per sink", "error", shown, **how)
 
     panels = []
     for s in ALIKE[:2]:

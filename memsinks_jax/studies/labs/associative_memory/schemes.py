@@ -131,19 +131,13 @@ def figure_3(settings: Settings) -> Study:
         what = f"E(q_0,[d/8]) / E(q_1) at d = {d[place]}, T = ∞"
         values = errors["q_0,[P]"][:, place] / errors["q_1"][:, place]
         claims.add("threshold_gains", what, "smaller", values, at_most=1)
-    exponents = (
-        {"q_1": laws.exponent_in_d(alpha, 1), "q_0,[P]": None if settings.p else 1 - alpha}
-        if alpha > 1
-        else {}
-    )
-    curves = {
-        name: (
-            d,
-            np.maximum(errors_GD, 1e-5),
-            *laws.through_middle(d, errors_GD, exponents.get(name)),
-        )
-        for name, errors_GD in errors.items()
-    }
+    exponents, curves = {}, {}
+    if alpha > 1:
+        exponents = {"q_1": laws.exponent_in_d(alpha, 1)}
+        exponents["q_0,[P]"] = None if settings.p else 1 - alpha
+    for name, errors_GD in errors.items():
+        law = laws.through_middle(d, errors_GD, exponents.get(name))
+        curves[name] = (d, np.maximum(errors_GD, 1e-5), *law)
     shown = [
         _map(f"Error of ${name}$, $\\alpha={settings.alpha or 0.5:g}$", d, rows)
         for name, rows in maps.items()
@@ -185,13 +179,9 @@ def _map(title: str, d, errors_GDT: np.ndarray) -> Panel:
     return draw
 
 
-DIMENSIONS = (8, 16, 32, 64, 128, 256, 512)
+DEFAULTS = {"runs": 100, "m": 5, "d": (8, 16, 32, 64, 128, 256, 512), "p": None}
 FIGURES = {
-    "1": Figure(
-        figure_1, {"runs": 100, "alpha": 2.0, "n": 2000, "m": 5, "d": DIMENSIONS, "p": None}
-    ),
+    "1": Figure(figure_1, DEFAULTS | {"alpha": 2.0, "n": 2000}),
     # alpha None: 0.5 in the maps of d and T, 2 if T is infinite, as in the paper
-    "3": Figure(
-        figure_3, {"runs": 100, "alpha": None, "n": 100, "m": 5, "d": DIMENSIONS, "p": None}
-    ),
+    "3": Figure(figure_3, DEFAULTS | {"alpha": None, "n": 100}),
 }

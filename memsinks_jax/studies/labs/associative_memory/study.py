@@ -88,19 +88,14 @@ class Settings:
     def refusal(self, flag: str, problem: str) -> InputError:
         """Of the value of a flag, in one line."""
         value = getattr(self, flag)
-        return InputError(
-            f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: "
-            f"{problem}"
-        )
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        return InputError(f"--{flag}={shown}: {problem}")
 
     def dimensions(self, figure: str, count: str, example: str) -> tuple[int, ...]:
         """d. Raises InputError if it is not `count`, "one" or "several"."""
         if (len(self.d) > 1) == (count == "one"):
-            shows = (
-                "has one dimension; give one"
-                if count == "one"
-                else "shows several dimensions; give at least 2"
-            )
+            shows = "shows several dimensions; give at least 2"
+            shows = "has one dimension; give one" if count == "one" else shows
             raise self.refusal("d", f"figure {figure} {shows}, for example --d={example}")
         return self.d
 

@@ -1,5 +1,7 @@
 """Figures 4 to 8: what gradient descent stores (section 4)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,22 +43,13 @@ def figure_4(settings: Settings) -> Study:
     cases = ((n, 10.0), (n, 1.0), (max(n // 10, 1), 1.0))
     d_C, gamma_C = (jnp.array(column, jnp.float32) for column in zip(*cases, strict=True))
 
+    def error(scores_MN):
+        return model.error(scores_MN, y_N, law)
+
     def one_run(key, d, gamma):
         kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, n, law, STEPS)
-        return jnp.stack(
-            [
-                optimization.stream(
-                    rule,
-                    kernel_NN,
-                    gram_MM,
-                    y_N,
-                    inputs_T,
-                    jnp.full(STEPS, gamma),
-                    lambda scores_MN: model.error(scores_MN, y_N, law),
-                )
-                for rule in RULES
-            ]
-        )
+        given = kernel_NN, gram_MM, y_N, inputs_T, jnp.full(STEPS, gamma), error
+        return jnp.stack([optimization.stream(rule, *given) for rule in RULES])
 
     over_cases = jax.vmap(one_run, in_axes=(None, 0, 0))
     errors_GRCUT = model.over_runs(
@@ -69,12 +62,8 @@ def figure_4(settings: Settings) -> Study:
         )
         of_sgd, curves = RULES["gradient"], {}
         for u, (rule, label) in enumerate(RULES.items()):
-            runs += record(
-                f"{rule}, d={d}, gamma={gamma:g}",
-                seeds,
-                {},
-                {"error": ("T", steps, errors_GCUX[:, c, u])},
-            )
+            curve = {"error": ("T", steps, errors_GCUX[:, c, u])}
+            runs += record(f"{rule}, d={d}, gamma={gamma:g}", seeds, {}, curve)
             rows_GX = drawn_GUX[:, u]
             curves[label] = (steps, rows_GX) if label == of_sgd else (steps, None, rows_GX.mean(0))
         title = f"{which}, width {d}, step size {gamma:g}"
@@ -140,11 +129,8 @@ def figure_5(settings: Settings) -> Study:
     title = "What SGD stores of an input"
     panels.append(lines(title, "times it was seen", "weight $f^n(0)$", stored, ordered=True))
     title = "The scheme it amounts to"
-    panels.append(
-        lines(
-            title, "input, by frequency", "weight over the largest", schemes, ordered=True, log="xy"
-        )
-    )
+    x, y = "input, by frequency", "weight over the largest"
+    panels.append(lines(title, x, y, schemes, ordered=True, log="xy"))
     return Study(
         "5",
         "Figure 5: which scheme SGD finds",
@@ -171,19 +157,10 @@ def figure_6(settings: Settings) -> Study:
 
     def one_run(key):
         kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, STEPS)
+        given = "gradient", kernel_NN, gram_MM, jnp.asarray(y_N), inputs_T
+        sizes = [jnp.full(STEPS, gamma) for gamma in gammas]
         return jnp.stack(
-            [
-                optimization.stream(
-                    "gradient",
-                    kernel_NN,
-                    gram_MM,
-                    jnp.asarray(y_N),
-                    inputs_T,
-                    jnp.full(STEPS, gamma),
-                    lambda scores_MN: scores_MN,
-                )
-                for gamma in gammas
-            ]
+            [optimization.stream(*given, size, lambda x: x) for size in sizes]
         ), inputs_T
 
     scores_GRCTMN, inputs_GRT = model.over_runs(one_run, seeds, settings.draws, together=True)
@@ -202,15 +179,11 @@ def figure_6(settings: Settings) -> Study:
             shown.append(_matrix(title, scores_GRCTMN[0, 0, c, at], y_N, inputs[0, 0, step]))
     large, small = gammas
     claims = Claims()
-    what = (
-        f"share of recalled inputs lost by a step on an unrecalled one: gamma = {large:g} "
-        f"over gamma = {small:g}"
-    )
+    both = f"gamma = {large:g} over gamma = {small:g}"
+    what = f"share of recalled inputs lost by a step on an unrecalled one: {both}"
     claims.add("overwrites", what, "a large step erases", lost_GC[:, 0] / lost_GC[:, 1], at_least=1)
-    what = (
-        f"share of the rarer half of the inputs recalled late: gamma = {large:g} minus "
-        f"gamma = {small:g}"
-    )
+    both = f"gamma = {large:g} minus gamma = {small:g}"
+    what = f"share of the rarer half of the inputs recalled late: {both}"
     values = rare_GC[:, 0] - rare_GC[:, 1]
     claims.add("misses_rare", what, "a small step does not store the rare", values, at_least=0)
     return Study(
@@ -254,11 +227,8 @@ def _matrix(title: str, scores_MN, y_N, x: int) -> Panel:
         axis.plot(
             inputs, y_N, "o", markerfacecolor="none", markeredgecolor="#bdc3c7", markersize=10
         )
-        axis.add_patch(
-            plt.Rectangle(
-                (x - 0.5, y_N[x] - 0.5), 1, 1, fill=False, edgecolor="#e74c3c", linewidth=2.5
-            )
-        )
+        corner, frame = (x - 0.5, y_N[x] - 0.5), {"edgecolor": "#e74c3c", "linewidth": 2.5}
+        axis.add_patch(plt.Rectangle(corner, 1, 1, fill=False, **frame))
         axis.set(title=title, xlabel="input, by frequency", ylabel="output")
         shown = inputs[:: -(-len(inputs) // 10)]
         axis.set_xticks(shown, shown + 1)
@@ -443,14 +413,9 @@ def figure_8(settings: Settings) -> Study:
     steps = np.arange(length // 100, length + 1, length // 100)
     for m in (settings.m, 2 * settings.m):
         y_N = model.outputs(n, m)
-        e, u, errors_GRT = model.over_runs(
-            lambda key, y_N=y_N, m=m: optimization.learn(
-                key, law, jnp.asarray(y_N), m, d, length, gamma
-            ),
-            seeds,
-            settings.draws,
-            together=True,
-        )
+        given = law, jnp.asarray(y_N), m, d, length, gamma
+        learn = functools.partial(lambda given, key: optimization.learn(key, *given), given)
+        e, u, errors_GRT = model.over_runs(learn, seeds, settings.draws, together=True)
         # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
         solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
@@ -483,16 +448,10 @@ def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
         m, reach = len(u_MD), 1.15 * np.abs(u_MD if kind == "outputs" else e_ND).max()
         colours = plt.get_cmap("turbo")(np.linspace(0, 1, m))
         plane = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 400)] * 2), axis=-1)
+        winner, areas = (plane @ u_MD.T).argmax(-1), ListedColormap(colours)
+        place = {"origin": "lower", "extent": (-reach, reach) * 2, "aspect": "auto"}
         axis.imshow(
-            (plane @ u_MD.T).argmax(-1),
-            origin="lower",
-            extent=(-reach, reach) * 2,
-            cmap=ListedColormap(colours),
-            vmin=0,
-            vmax=m - 1,
-            alpha=0.3,
-            interpolation="nearest",
-            aspect="auto",
+            winner, cmap=areas, vmin=0, vmax=m - 1, alpha=0.3, interpolation="nearest", **place
         )
         if kind == "outputs":
             axis.quiver(
@@ -503,12 +462,8 @@ def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
         else:
             axis.scatter(*e_ND.T, c=colours[y_N], s=22, edgecolors="white", linewidths=0.5)
         title = "Outputs $u_y$, areas they win" if kind == "outputs" else "Inputs $e_x$ by output"
-        axis.set(
-            title=f"{title}, M = {m}",
-            xlabel="first coordinate",
-            ylabel="second coordinate",
-            box_aspect=1,
-        )
+        axis.set(title=f"{title}, M = {m}", xlabel="first coordinate", ylabel="second coordinate")
+        axis.set_box_aspect(1)
 
     return draw
 

@@ -108,22 +108,15 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
     scales, rates = best(built, [(one, two) for one in BETAS for two in BETAS])
     early = memories(weights, chosen, divide_by, measures.EARLY)
     uniform = [(0.0, beta) for beta in BETAS]
-    searches = [
-        (built, [(HARD, HARD)]),
-        (built, [(0.0, 0.0)]),
-        (built, uniform),
-        (early, [scales[:2]]),
-    ]
+    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, uniform)]
+    searches.append((early, [scales[:2]]))
     variants = {
         name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)
     }
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.
-    return (
-        {name: value for name, value in rates.items() if not name.startswith("loss")}
-        | recalled
-        | variants
-    )
+    rates = {name: value for name, value in rates.items() if not name.startswith("loss")}
+    return rates | recalled | variants
 
 
 def gradient_order(

@@ -131,12 +131,9 @@ def sampler(statistics: Statistics, law: Law):
         is_BTK = tokens_BS[:, :-1, None] == triggers_BK[:, None]
         seen_BT = jnp.where(is_BTK, jnp.cumsum(is_BTK, axis=1), 0).sum(-1).astype(jnp.int32)
         # Passing more than all `links` forced tokens without a choice means being in a cycle.
-        trapped_B = (
-            jax.lax.fori_loop(
-                0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
-            )
-            >= 0
+        end_B = jax.lax.fori_loop(
+            0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
         )
-        return Batch(tokens_BS, seen_BT, trapped_B)
+        return Batch(tokens_BS, seen_BT, end_B >= 0)
 
     return sample

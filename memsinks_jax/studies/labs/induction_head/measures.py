@@ -22,10 +22,8 @@ SEQUENCES = 1000  # of `reference`
 
 def losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
     """Cross-entropy of every position in nats -> (B, T)."""
-    return (
-        jax.nn.logsumexp(logits_BTV, -1)
-        - jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
-    )
+    of_target_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
+    return jax.nn.logsumexp(logits_BTV, -1) - of_target_BT
 
 
 def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
@@ -116,15 +114,14 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
     copy_DD = weights["output_2"] @ weights["value_2"]
     remap_DD = weights["output_1"] @ weights["value_1"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
+    remapped_QD = triggers_QD @ remap_DD.T
 
     def of_positions(position):
         return recall(position[1:], weights["key_1"], position[:-1], jnp.arange(len(position) - 1))
 
     return {
         "wo1": recall(token, copy_DD.T, weights["unembed"], everything_V),
-        "wk1": recall(
-            triggers_QD, weights["key_2"], triggers_QD @ remap_DD.T, jnp.arange(len(triggers_QD))
-        ),
+        "wk1": recall(triggers_QD, weights["key_2"], remapped_QD, jnp.arange(len(triggers_QD))),
         "wk0": of_positions(position),
         "wk0_64": of_positions(position[:EARLY]),
     }
@@ -136,11 +133,8 @@ def bigram_divergence(
     """The probe ff1: mean over tokens z of KL(pi_b(.|z) || softmax of logits [z, next]), nats."""
     p_RV = jnp.asarray(statistics.pi_b_VV[rows_R], jnp.float32)
     log_q_RV = jax.nn.log_softmax(logits_VV[rows_R], -1)
-    return (
-        jnp.where(p_RV > 0, p_RV * (jnp.log(jnp.where(p_RV > 0, p_RV, 1.0)) - log_q_RV), 0.0)
-        .sum(-1)
-        .mean()
-    )
+    log_p_RV = jnp.log(jnp.where(p_RV > 0, p_RV, 1.0))
+    return jnp.where(p_RV > 0, p_RV * (log_p_RV - log_q_RV), 0.0).sum(-1).mean()
 
 
 def feed_forward_logits(weights: dict) -> jax.Array:

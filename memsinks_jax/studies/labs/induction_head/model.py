@@ -51,20 +51,9 @@ class TwoLayers:
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
         """Initial weights, float32."""
         d, hidden = self.d, self.hidden or 4 * self.d
-        shapes = {
-            "token": (characters, d),
-            "position": (length, d),
-            "unembed": (characters, d),
-            "key_1": (d, d),
-            "value_1": (d, d),
-            "output_1": (d, d),
-            "key_2": (d, d),
-            "value_2": (d, d),
-            "output_2": (d, d),
-            "ff": (d, d),
-            "ff_1": (hidden, d),
-            "ff_2": (d, hidden),
-        }
+        shapes = {"token": (characters, d), "position": (length, d), "unembed": (characters, d)}
+        square = ("key_1", "value_1", "output_1", "key_2", "value_2", "output_2", "ff")
+        shapes |= {name: (d, d) for name in square} | {"ff_1": (hidden, d), "ff_2": (d, hidden)}
         unused = {name for names in FEED_FORWARD.values() for name in names} - set(self.trainable)
         weights = {}
         for place, (name, shape) in enumerate(shapes.items()):
@@ -168,11 +157,8 @@ class Full:
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Shapes of the matrices of one layer."""
         square = {name: (self.d, self.d) for name in ("query", "key", "value", "output")}
-        return square | (
-            {"ff_in": (4 * self.d, self.d), "ff_out": (self.d, 4 * self.d)}
-            if self.feed_forward
-            else {}
-        )
+        feed_forward = {"ff_in": (4 * self.d, self.d), "ff_out": (self.d, 4 * self.d)}
+        return square | (feed_forward if self.feed_forward else {})
 
     @property
     def norms(self) -> list[str]:
@@ -186,12 +172,8 @@ class Full:
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        matrices = [
-            f"{n}_{layer}"
-            for layer in range(self.layers)
-            for n in self.shapes
-            if n not in self.frozen
-        ]
+        names = [name for name in self.shapes if name not in self.frozen]
+        matrices = [f"{name}_{layer}" for layer in range(self.layers) for name in names]
         return ("token", "position", "unembed", *matrices, *self.norms)
 
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
@@ -219,11 +201,9 @@ class Full:
             if not self.norm:
                 return x_BTD
             centred = x_BTD - x_BTD.mean(-1, keepdims=True)
+            variance = jnp.square(centred).mean(-1, keepdims=True)
             factor, shift = weights[name]
-            return (
-                centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * factor
-                + shift
-            )
+            return centred * jax.lax.rsqrt(variance + 1e-5) * factor + shift
 
         def heads(x_BTD, name):
             y_BTD = x_BTD @ weights[name].T

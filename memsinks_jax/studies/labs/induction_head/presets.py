@@ -54,42 +54,26 @@ class Preset:
         length = length or (128 if self.small else 256)
         steps = self._steps(1200 if length == 256 else 600, 1000)
         # Longer sequences do better at half the rate. Short ones finish in half the steps.
-        rate = (
-            {"learning_rate": 0.05 if length == 256 else 0.1, "clip": 1.0}
-            if self.small
-            else {"learning_rate": 0.03}
-        )
+        rate, batch = 0.05 if length == 256 else 0.1, self.batch or (16 if self.small else 512)
+        rate = {"learning_rate": rate, "clip": 1.0} if self.small else {"learning_rate": 0.03}
         law = Law(**{"k": self.k, "length": length, **law})
-        return Recipe(
-            law, TwoLayers(self.width), steps, self.batch or (16 if self.small else 512), **rate
-        )
+        return Recipe(law, TwoLayers(self.width), steps, batch, **rate)
 
     def world(self, **law) -> Recipe:
         """Trains on all tokens, with a linear feed-forward layer: bigrams and the head together."""
         rate = {"learning_rate": 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.2}
         law = Law(**{"k": self.k, "length": 64 if self.small else 256, **law})
         model = TwoLayers(self.width, feed_forward="linear")
-        return Recipe(
-            law,
-            model,
-            self._steps(1000, 1000),
-            self.batch or (32 if self.small else 512),
-            everywhere=True,
-            **rate,
-        )
+        batch = self.batch or (32 if self.small else 512)
+        return Recipe(law, model, self.steps or 1000, batch, everywhere=True, **rate)
 
     def full(self, **model) -> Recipe:
         """Trains the ordinary transformer on all tokens, with random triggers."""
         law = Law(self.k, fixed=False, length=64 if self.small else 256)
+        batch, rate = self.batch or (32 if self.small else 64), 0.002 if self.small else 0.01
+        adamw = {"optimizer": "adamw", "weight_decay": 0.01, "everywhere": True}
         return Recipe(
-            law,
-            Full(self.d or 128, **model),
-            self._steps(700, 1000),
-            self.batch or (32 if self.small else 64),
-            learning_rate=0.002 if self.small else 0.01,
-            optimizer="adamw",
-            weight_decay=0.01,
-            everywhere=True,
+            law, Full(self.d or 128, **model), self._steps(700, 1000), batch, rate, **adamw
         )
 
     def check(self) -> "Preset":

@@ -163,10 +163,8 @@ def train(
     ]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in shown}, {}
     for mode in MODES:
-        test |= {
-            f"accuracy {mode}": ends[f"fresh {mode} acc_clean"],
-            f"global {mode}": ends[f"fresh {mode} loss_bigram"],
-        }
+        test[f"accuracy {mode}"] = ends[f"fresh {mode} acc_clean"]
+        test[f"global {mode}"] = ends[f"fresh {mode} loss_bigram"]
         test[f"by heart {mode}"] = (
             ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
         )

@@ -111,14 +111,8 @@ def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndar
 def measured(title: str, group: Group, names: Sequence[str], **settings) -> Panel:
     """A panel of several measures of one group while it trains."""
     _, y, limits = MEASURES[names[0]]
-    return lines(
-        title,
-        "step",
-        y,
-        {MEASURES[name][0]: group.curve(name) for name in names},
-        ylim=limits,
-        **settings,
-    )
+    shown = {MEASURES[name][0]: group.curve(name) for name in names}
+    return lines(title, "step", y, shown, ylim=limits, **settings)
 
 
 def compared(

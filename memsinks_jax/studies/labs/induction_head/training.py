@@ -227,11 +227,8 @@ def load(path: pathlib.Path, carry):
         with path.open("rb") as file, np.load(file) as stored:
             leaves, shape = jax.tree.flatten(carry)
             found = [jnp.asarray(stored[f"leaf_{place}"]) for place in range(len(leaves))]
-            return (
-                jax.tree.unflatten(shape, found),
-                int(stored["step"]),
-                json.loads(str(stored["curves"])),
-            )
+            step, curves = int(stored["step"]), json.loads(str(stored["curves"]))
+            return jax.tree.unflatten(shape, found), step, curves
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path}: cannot be read ({type(error).__name__}); delete it and run again"

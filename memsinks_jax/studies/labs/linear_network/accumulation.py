@@ -107,12 +107,12 @@ def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
     shared_B, mem_B = ((one.memory[:, cut] ** 2).sum(1) for cut in BLOCKS.values())
     gained_B, others_B = one.rate * one.repeats, one.rate * (steps - one.repeats)
     forgotten_B = others_B * one.shared_least * low_B
+    with_sinks_B = others_B * one.rho
     return {
         "(1) stated": gained_B * (1 - low_B) - forgotten_B,
         "(1) corrected": gained_B * (1 - low_B) * shared_B - forgotten_B,
-        "(2) stated": gained_B * (1 - high_B) - others_B * one.rho * one.mem_least * high_B,
-        "(2) corrected": gained_B * (1 - high_B) * mem_B
-        - others_B * one.rho * one.mem_most * high_B,
+        "(2) stated": gained_B * (1 - high_B) - with_sinks_B * one.mem_least * high_B,
+        "(2) corrected": gained_B * (1 - high_B) * mem_B - with_sinks_B * one.mem_most * high_B,
     }
 
 
@@ -150,11 +150,8 @@ def study(seeds: tuple[int, ...]) -> Study:
                 statement = f"{part} {what} its bound, {form}, {meaning}"
                 values = metrics[f"violated {part} {form}"]
                 claims.never(id, statement, paper, values, TRIALS)
-    cases = (
-        ("(1) Shared neurons alone", "whole"),
-        ("(2) Sinks alone", "whole"),
-        ("(2) Sinks alone", "blocks"),
-    )
+    both = "(2) Sinks alone"
+    cases = (("(1) Shared neurons alone", "whole"), (both, "whole"), (both, "blocks"))
     return Study(
         "accumulation",
         "Theorem H.3: memorization accumulates in the sinks",

@@ -98,14 +98,11 @@ def counts(seed: int, trials: int = TRIALS) -> dict[str, float]:
         size, deviation = float(np.linalg.norm(made.mem)), made.deviation(x_D)
         lower = bounds(n, rate, float((s_ND @ s_ND.T).min()), size, x_D)
         error_OD = made.gen - made.without - identity(made.mem, s_ND[before + 1 :], rate)
-        found.append(
-            {name: below(deviation, bound) for name, bound in lower.items()}
-            | {
-                "above 2 |W_mem| |x|": deviation / (size * float(np.linalg.norm(x_D)))
-                > 2 + ROUNDING,
-                "identity": float(np.abs(error_OD).max()),
-            }
-        )
+        row = {name: below(deviation, bound) for name, bound in lower.items()}
+        ratio = deviation / (size * float(np.linalg.norm(x_D)))
+        row["above 2 |W_mem| |x|"] = ratio > 2 + ROUNDING
+        row["identity"] = float(np.abs(error_OD).max())
+        found.append(row)
     return {
         name: (max if name == "identity" else sum)(several)
         for name, several in columns(found).items()
@@ -131,10 +128,8 @@ def no_later_step(seed: int) -> float:
     rng = generator(seed, "no later step")
     s_ND = features(rng, BEFORE + 1, WIDTH)
     made = route(s_ND, rng.standard_normal((BEFORE + 1, OUTPUTS)), BEFORE, RATE)
-    return (
-        made.deviation(s_ND[0])
-        / bounds(1, RATE, float((s_ND @ s_ND.T).min()), 1.0, s_ND[0])["stated"]
-    )
+    least = float((s_ND @ s_ND.T).min())
+    return made.deviation(s_ND[0]) / bounds(1, RATE, least, 1.0, s_ND[0])["stated"]
 
 
 def lemma(seed: int, on_cone: bool, trials: int = TRIALS) -> int:
@@ -171,12 +166,8 @@ def rise(seed: int, draws: int = DRAWS, later: tuple[int, ...] = LATER) -> np.nd
 def study(seeds: tuple[int, ...]) -> Study:
     rises = [rise(seed) for seed in seeds]
     mean_SN = np.array([one.mean(0) for one in rises])
-    runs = record(
-        "rise",
-        seeds,
-        {"at the end": [one[:, -1].mean() for one in rises]},
-        {"ratio": ("n", LATER, mean_SN)},
-    )
+    at_the_end = {"at the end": [one[:, -1].mean() for one in rises]}
+    runs = record("rise", seeds, at_the_end, {"ratio": ("n", LATER, mean_SN)})
     tally = columns([counts(seed) for seed in seeds])
     runs += record("bounds", seeds, tally)
     deviation, bound = exact_zero()

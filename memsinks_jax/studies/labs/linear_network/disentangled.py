@@ -83,11 +83,8 @@ def problem(rng: np.random.Generator, novelty: float) -> Problem:
     """
     known = D_SEM - (novelty > 0)
     sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
-    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = (
-        orthogonal(rng, D_SEM),
-        orthogonal(rng, D_MEM),
-        orthogonal(rng, OUTPUTS),
-    )
+    sizes = (D_SEM, D_MEM, OUTPUTS)
+    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = (orthogonal(rng, size) for size in sizes)
     star_OF = SIGMA * left_OO[:, :RANK] @ sem_FD[:, :RANK].T
     x_FN = sem_FD[:, :known] @ rng.standard_normal((known, ONCE)) / math.sqrt(known)
     x_FN += mem_FD[:, 1:] @ rng.standard_normal((D_MEM - 1, ONCE)) / math.sqrt(D_MEM - 1)
@@ -131,7 +128,7 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
     """The quantities in the theorem, for an interpolant W."""
     update, size, r_F = w_OF - one.star_OF, np.linalg.norm(one.delta_O), one.r_F
     sigma = np.linalg.svd(one.star_OF, compute_uv=False)[:RANK]
-    star = (one.star_OF**2).sum()
+    star, k_1 = (one.star_OF**2).sum(), RANK + 1
     return {
         "share": (update[:, :D_SEM] ** 2).sum() / (update**2).sum(),
         "to W_dis": np.linalg.norm(w_OF - one.dis_OF),
@@ -140,9 +137,7 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
         "norm of r": np.linalg.norm(r_F),
         "squared norm": (w_OF**2).sum(),
         "squared norm, corrected": star + size**2 / (r_F @ r_F),
-        "squared norm, bound of D.2": star
-        + 2 * sigma.sum() * size / (RANK + 1)
-        + size**2 / (RANK + 1),
+        "squared norm, bound of D.2": star + 2 * sigma.sum() * size / k_1 + size**2 / k_1,
         "squared norm of W_dis": (one.dis_OF**2).sum(),
     }
 
@@ -170,11 +165,8 @@ def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
     distance_PL = [
         np.linalg.norm(seen_LPOF[:, p] - one.dis_OF, axis=(1, 2)) for p, one in enumerate(problems)
     ]
-    return (
-        [facts(one, w) for one, w in zip(problems, w_POF, strict=True)],
-        steps,
-        np.array(distance_PL),
-    )
+    found = [facts(one, w) for one, w in zip(problems, w_POF, strict=True)]
+    return found, steps, np.array(distance_PL)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
@@ -246,13 +238,9 @@ def study(seeds: tuple[int, ...]) -> Study:
         "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
         "squared norm": (nus, of_SP["squared norm"]),
         "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
-        "squared norm of $W_{dis}$, its bound in D.2": (
-            nu,
-            None,
-            0 * nu + star + DELTA**2,
-            0 * nu + bound,
-        ),
     }
+    levels = 0 * nu + star + DELTA**2, 0 * nu + bound
+    curves["squared norm of $W_{dis}$, its bound in D.2"] = nu, None, *levels
     shown.append(lines(title, "novelty $\\nu$", "distance, squared norm", curves, "o", 2))
     title = "Distance to $W_{dis}$ while training"
     curves = {

@@ -136,12 +136,8 @@ def study(seeds: tuple[int, ...]) -> Study:
             name: ("encounter", places, parts[:, :, 1, part])
             for part, name in enumerate(("shared", "sinks"))
         }
-        runs += record(
-            where,
-            seeds,
-            {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)},
-            curves,
-        )
+        metrics = {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)}
+        runs += record(where, seeds, metrics, curves)
     for name, statement, place, price, most in (
         ("accumulated_less", f"s before encounter {ENCOUNTERS + 1}", (-1, 1, 0), "", 0.6),
         ("price", "m after encounter 2", (1, 0, 1), ", below 1: the price", 1),
@@ -158,29 +154,16 @@ def study(seeds: tuple[int, ...]) -> Study:
         label: (returning, None, [limit(n, one) for one in returning])
         for n, label in labels.items()
     }
-    shown = [
-        lines(
-            f"In the {where}, before the next",
-            "encounter",
-            "share of the target",
-            {
-                label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part])
-                for n, label in labels.items()
-            },
-            "o",
-            ylim=(0, top),
-        )
-        for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1))
-    ]
-    shown.append(
-        lines(
-            "Its limit in the shared neurons",
-            "share that comes back",
-            "share of the target",
-            limits,
-            ylim=(0, None),
-        )
-    )
+    shown, y = [], "share of the target"
+    for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1)):
+        curves = {
+            label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part])
+            for n, label in labels.items()
+        }
+        title = f"In the {where}, before the next"
+        shown.append(lines(title, "encounter", y, curves, "o", ylim=(0, top)))
+    title = "Its limit in the shared neurons"
+    shown.append(lines(title, "share that comes back", y, limits, ylim=(0, None)))
     return Study(
         "opening",
         "Sinks that open when a document comes back",

@@ -26,64 +26,36 @@ from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, recor
 TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
 LARGEST = 3.0  # C
-CLAIMS = (  # id, statement, paper, variant, metric
-    ("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", "vectors", "max"),
-    ("min", "min softmax ≥ e^-2C/d", "never (H.1)", "vectors", "min"),
-    ("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter", "vectors", "tight max"),
-    ("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", "vectors", "tight min"),
-    (
-        "corner",
-        "both tighter bounds are reached at a corner of the cube",
-        "not stated",
-        "vectors",
-        "corner",
-    ),
-    (
-        "corollary_stated",
-        "c_min ≤ softmax(W z) ≤ c_max with d_emb in them",
-        "never (after H.1)",
-        "layers",
-        "stated",
-    ),
-    (
-        "corollary",
-        "c_min ≤ softmax(W z) ≤ c_max with V in them",
-        "corrected",
-        "layers",
-        "corrected",
-    ),
-)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
     found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
     runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
-    trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = Claims()
-    for *statement, kind, name in CLAIMS:
-        claims.never(*statement, found[kind][name], trials[kind])
+    drawn, trained, claims = found["vectors"], found["layers"], Claims()
+    claims.never("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", drawn["max"], TRIALS)
+    claims.never("min", "min softmax ≥ e^-2C/d", "never (H.1)", drawn["min"], TRIALS)
+    what, paper = "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter"
+    claims.never("tight_max", what, paper, drawn["tight max"], TRIALS)
+    what = "min softmax ≥ 1/(1+(d-1)e^2C)"
+    claims.never("tight_min", what, paper, drawn["tight min"], TRIALS)
+    what = "both tighter bounds are reached at a corner of the cube"
+    claims.never("corner", what, "not stated", drawn["corner"], TRIALS)
+    what = "c_min ≤ softmax(W z) ≤ c_max with d_emb in them"
+    claims.never("corollary_stated", what, "never (after H.1)", trained["stated"], LAYERS)
+    what = "c_min ≤ softmax(W z) ≤ c_max with V in them"
+    claims.never("corollary", what, "corrected", trained["corrected"], LAYERS)
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
     order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
-    shown = [
-        lines(
-            f"Softmax of {d} logits: {word} entry",
-            "largest logit, $C$",
-            f"{word} entry",
-            {
-                "stated": (c_T[order], None, bound[side][order]),
-                "reached": (c_T[order], None, bound[f"tight {side}"][order]),
-                "random vectors": (c_T, values_T),
-            },
-            ".",
-            log="y",
-            level=1,
-        )
-        for side, word, values_T in (
-            ("max", "largest", share_TD.max(1)),
-            ("min", "smallest", share_TD.min(1)),
-        )
-    ]
+    shown, largest, smallest = [], share_TD.max(1), share_TD.min(1)
+    for side, word, values_T in (("max", "largest", largest), ("min", "smallest", smallest)):
+        curves = {
+            "stated": (c_T[order], None, bound[side][order]),
+            "reached": (c_T[order], None, bound[f"tight {side}"][order]),
+            "random vectors": (c_T, values_T),
+        }
+        title, x = f"Softmax of {d} logits: {word} entry", "largest logit, $C$"
+        shown.append(lines(title, x, f"{word} entry", curves, ".", log="y", level=1))
     return Study(
         "softmax",
         "Theorem H.1: softmax of bounded logits",

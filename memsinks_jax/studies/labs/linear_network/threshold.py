@@ -34,10 +34,8 @@ def study(seeds: tuple[int, ...]) -> Study:
     curves = {"mem-only": ("rho", RHOS, mem_SR), "gen-only": ("rho", RHOS, gen_SR)}
     runs = record("training", seeds, trained, curves) + record("thresholds", seeds, drawn)
     claims = Claims()
-    what = (
-        "draws in which the bounds do not separate just below the printed threshold, of those "
-        "with a positive one"
-    )
+    what = "draws in which the bounds do not separate just below the printed threshold, "
+    what += "of those with a positive one"
     claims.add("printed", what, "0 (after H.3)", drawn["printed"], at_most=0)
     what = "draws in which the corrected threshold is not where the stated bounds separate"
     claims.add("exact", what, "0, algebra", drawn["exact"], at_most=0)
@@ -74,17 +72,8 @@ def study(seeds: tuple[int, ...]) -> Study:
     shown.append(
         lines(title, "share of other documents with the sinks on", "logit", curves, "o-", level=0)
     )
-    shown.append(
-        lines(
-            "The largest share that separates",
-            "repeats over other steps, $k/(N-k)$",
-            "share",
-            bounds,
-            log="x",
-            level=0,
-            ylim=(-0.2, 0.5),
-        )
-    )
+    title, x = "The largest share that separates", "repeats over other steps, $k/(N-k)$"
+    shown.append(lines(title, x, "share", bounds, log="x", level=0, ylim=(-0.2, 0.5)))
     return Study(
         "threshold",
         "The threshold on rho",
@@ -142,7 +131,7 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
             np.sum(np.where(threshold > MARGIN, ~below | above, (threshold < -MARGIN) & below))
         )
 
-    stated = (ratio, low, high, alike, alike)
+    stated, mended = (ratio, low, high, alike, alike), (ratio, low, high, alike, most)
     theirs = printed(ratio, low, high)
     positive = theirs > MARGIN
     unseparated = positive & (gap(theirs - MARGIN, *stated) <= 0)
@@ -150,37 +139,22 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
         "positive": float(positive.sum()),
         "printed": float(unseparated.sum()),
         "exact": wrong(exact(ratio, low, high, alike), *stated),
-        "corrected": wrong(
-            corrected(ratio, low, high, alike, most, a_m),
-            ratio,
-            low,
-            high,
-            alike,
-            most,
-            1 - a_m,
-            a_m,
-        ),
+        "corrected": wrong(corrected(*mended, a_m), *mended, 1 - a_m, a_m),
     }
 
 
 def training(seed: int) -> dict:
     """Mean logits of both blocks for every rho, and the thresholds from the measured quantities."""
     trials = len(RHOS) * DRAWS
-    one = accumulation.train(
-        generator(seed, "training"),
-        np.full(trials, RATE),
-        np.full(trials, REPEATS),
-        np.repeat(RHOS, DRAWS),
-        STEPS,
-        draws=DRAWS,
-    )
+    rng, rho = generator(seed, "training"), np.repeat(RHOS, DRAWS)
+    rate, repeats = np.full(trials, RATE), np.full(trials, REPEATS)
+    one = accumulation.train(rng, rate, repeats, rho, STEPS, draws=DRAWS)
     low, high = readout.probabilities(one.norm, accumulation.TOKENS)
     ratio, a_m = REPEATS / (STEPS - REPEATS), (one.memory[:, accumulation.SHARED :] ** 2).sum(1)
+    mended = corrected(ratio, low, high, one.shared_least, one.mem_most, a_m)
     return {
         "mem-only": one.mem_only.reshape(-1, DRAWS).mean(1),
         "gen-only": one.gen_only.reshape(-1, DRAWS).mean(1),
         "printed threshold": printed(ratio, low, high).mean(),
-        "corrected threshold": corrected(
-            ratio, low, high, one.shared_least, one.mem_most, a_m
-        ).mean(),
+        "corrected threshold": mended.mean(),
     }
