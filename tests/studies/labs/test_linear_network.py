@@ -1,15 +1,11 @@
 """The theorems: predicted numbers, failures of the stated forms, identities; the command."""
 
-import functools
-import json
 import math
 
 import numpy as np
 import pytest
 import scipy.integrate
-import test_commands
 
-from memsinks_jax.labs import linear_network as command
 from memsinks_jax.studies.labs.linear_network import (
     accumulation,
     coadaptation,
@@ -20,8 +16,8 @@ from memsinks_jax.studies.labs.linear_network import (
     softmax,
     threshold,
 )
+from memsinks_jax.studies.labs.linear_network.theorems import THEOREMS
 from memsinks_jax.studies.labs.linear_network.trials import below, features, generator
-from memsinks_jax.studies.labs.study import write
 
 SEED = 7
 
@@ -317,73 +313,9 @@ FAIL_AS_STATED = {
 }
 
 
-@functools.cache
-def _study(theorem):
-    return command.THEOREMS[theorem].study((0, 1, 2))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("theorem", command.THEOREMS)
+@pytest.mark.parametrize("theorem", THEOREMS)
 def test_what_holds_and_what_does_not(theorem):
-    study = _study(theorem)
+    study = THEOREMS[theorem].study((0, 1, 2))
     assert len({claim.id for claim in study.claims}) == len(study.claims)
     assert {claim.id for claim in study.claims if not claim.holds} == FAIL_AS_STATED[theorem]
-
-
-def test_a_theorem_is_written_whole(tmp_path):
-    done = test_commands.run(
-        "labs.linear_network",
-        "--theorem=disentangled",
-        f"--out={tmp_path}/new/out",
-        "--seeds=3,5",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "new" / "out"
-    names = ["index.html", "results.json", "theorem_disentangled.png"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    content = json.loads((out / "results.json").read_text())
-    assert json.loads(done.stdout.splitlines()[-1]) == content
-    assert list(content) == ["theorem", "preset", "seeds", "runs", "claims"]
-    assert content["theorem"] == "disentangled" and content["seeds"] == [3, 5]
-    run = next(run for run in content["runs"] if run["variant"] == "novelty=1")
-    assert (
-        run["metrics"]["share"] == pytest.approx(0.5) and run["curves"]["to W_dis"]["step"][0] == 0
-    )
-    assert all(
-        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
-        for claim in content["claims"]
-    )
-    page = (out / "index.html").read_text()
-    assert (
-        "data:image/png;base64," in page
-        and "--theorem=disentangled" in page
-        and "--seeds=3,5" in page
-    )
-    assert (out / "theorem_disentangled.png").read_bytes().startswith(b"\x89PNG")
-    assert "holds" in done.stderr
-
-
-@pytest.mark.slow
-def test_all_theorems_share_one_page(tmp_path):
-    studies = [_study(theorem) for theorem in command.THEOREMS]
-    content = write(tmp_path, {"theorem": "all"}, command.TITLE, studies, "a command")
-    pictures = {f"theorem_{name}.png" for name in command.THEOREMS}
-    assert {path.name for path in tmp_path.iterdir()} == pictures | {"index.html", "results.json"}
-    failed = {(*claim["id"].split(": "),) for claim in content["claims"] if not claim["holds"]}
-    assert failed == {
-        (theorem, name) for theorem, names in FAIL_AS_STATED.items() for name in names
-    }
-    assert (tmp_path / "index.html").read_text().count("data:image/png") == len(command.THEOREMS)
-    json.dumps(content, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")]
-)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
-    (tmp_path / "file").write_text("mine")
-    done = test_commands.run("labs.linear_network", *arguments, f"--out={tmp_path}/file")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
-    assert not done.stdout and (tmp_path / "file").read_text() == "mine"
