@@ -91,11 +91,9 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
     found: dict[str, list] = {"on_target": [], "unchanged": [], "off_target": []}
     for fold in range(FOLDS):
         others = negatives[negatives % FOLDS != fold]
-        choosing = (
-            positives[(positives % FOLDS != fold) | (positives == 0)],
-            others if len(others) else negatives,
-        )
-        at = np.abs(np.log(swept.bounds / choose_bound(swept, *choosing))).argmin()
+        mine = positives[(positives % FOLDS != fold) | (positives == 0)]
+        bound = choose_bound(swept, mine, others if len(others) else negatives)
+        at = np.abs(np.log(swept.bounds / bound)).argmin()
         held = slice(fold, None, FOLDS)
         found["on_target"] += (swept.positive[at, held] == swept.target).tolist()
         found["unchanged"] += (swept.negative[at, held] == swept.before[held]).tolist()

@@ -60,12 +60,9 @@ def memory_of(
     """A memory of a key and a value, (W,) each. Raises InputError if the bound is not over 0."""
     if not 0 < bound < float("inf"):
         raise InputError(f"the boundary is {bound:g}; it must be over 0")
-    one = (
-        np.asarray(key, np.float32)[None],
-        np.asarray(delta, np.float32)[None],
-        np.float32([bound]),
-    )
-    return Memory(*one, np.int32([layer]), site, **settings)
+    key, delta = np.asarray(key, np.float32), np.asarray(delta, np.float32)
+    one = key[None], delta[None], np.float32([bound]), np.int32([layer])
+    return Memory(*one, site, **settings)
 
 
 def stack(memories: Sequence[Memory]) -> list[Memory]:

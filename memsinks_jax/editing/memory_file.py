@@ -17,6 +17,7 @@ from memsinks_jax.sinks import partition
 
 FORMAT = "memsinks_jax memory 1"
 _ARRAYS = ("keys", "deltas", "bounds", "layers")
+_DAMAGE = (safetensors.SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def fingerprint(params: dict) -> str:
@@ -49,14 +50,6 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
     """
     if not path.is_file():
         raise InputError(f"--memory={path}: there is no such file; give one that edit wrote")
-    damaged = (
-        safetensors.SafetensorError,
-        OSError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    )
     try:
         with safetensors.safe_open(path, "np") as file:
             header = file.metadata() or {}
@@ -75,7 +68,7 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
             raise ValueError("invalid arrays")
         if len(memory.layers) != len(memory.bounds):
             raise ValueError("invalid layers")
-    except damaged as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{path} is damaged: {str(error).splitlines()[0]}; make it again with edit"
         ) from None

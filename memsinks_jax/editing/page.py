@@ -41,8 +41,8 @@ def sections(
             report.picture(
                 scratch / "sweep.png",
                 f"Two curves over the bound, whose chosen value is {result['boundary']:.3g}: the "
-                "shares of positive prompts "
-                "that predict the target and negative ones that answer as before.",
+                "shares of positive prompts that predict the target and negative ones that answer "
+                "as before.",
             ),
             report.paragraph(
                 "The bound is chosen on all prompts. In cross-validation, where the bound for "

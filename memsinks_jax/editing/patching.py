@@ -62,14 +62,9 @@ def choose_step(
     steps_S = middle_step(trace, last + 1) * LADDER
     deltas_SLW = -steps_S[:, None, None] * trace.gradients[0, layers_L, last]
     count = len(steps_S) * len(layers_L)
-    answers = probe.patched(
-        prompt,
-        target,
-        site,
-        np.tile(layers_L, len(steps_S)),
-        np.full(count, last),
-        deltas_SLW.reshape(count, -1),
-    )
+    layers_R, places_R = np.tile(layers_L, len(steps_S)), np.full(count, last)
+    deltas_RW = deltas_SLW.reshape(count, -1)
+    answers = probe.patched(prompt, target, site, layers_R, places_R, deltas_RW)
     successes_S = (answers.tokens == target).reshape(len(steps_S), len(layers_L)).sum(axis=1)
     enough = np.flatnonzero(successes_S >= min(ENOUGH_LAYERS, len(layers_L)))
     return float(steps_S[enough[0] if len(enough) else successes_S.argmax()])

@@ -138,12 +138,11 @@ class Probe:
     def _outcome(self, params: dict, prompts: Prompts, changes: dict, target_B) -> tuple:
         """Of each prompt: the likeliest next token, the loss of its target, all logits."""
         rows = jnp.arange(prompts.tokens.shape[0])
-        logits_BV = self._apply(
-            params,
-            prompts,
-            changes,
-            lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV),
-        )
+
+        def after_last(x_BTD, head_DV):
+            return logits(x_BTD[rows, prompts.last], head_DV)
+
+        logits_BV = self._apply(params, prompts, changes, after_last)
         log_chance_BV = jax.nn.log_softmax(logits_BV)
         losses_B = -jnp.take_along_axis(log_chance_BV, target_B[:, None], axis=-1)[:, 0]
         return logits_BV.argmax(axis=-1), losses_B, logits_BV
