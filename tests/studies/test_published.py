@@ -212,11 +212,16 @@ def with_first(entries, entry):
     return (entry, *entries[1:])
 
 
-ATTENTION = tables.TOKYO.sites["attention"]
+def with_detail(name, first):
+    numbers = with_first(getattr(DETAIL, name), first)
+    return changed_site(detail=dataclasses.replace(DETAIL, **{name: numbers}))
+
+
+ATTENTION, PROMPT = tables.TOKYO.sites["attention"], tables.TOKYO.prompt
 OTHERS = {
     "next token": (dataclasses.replace(tables.TOKYO, base_token="China"), "base"),
     "loss": (changed_site(base_loss=13.17), "base"),
-    "The city of Tokyo lies in the country of": (
+    PROMPT: (
         changed_site(completions=with_first(ATTENTION.completions, "Japan , and the city")),
         "completions",
     ),
@@ -226,22 +231,9 @@ OTHERS = {
         changed_site(accuracies=with_first(ATTENTION.accuracies, tables.Accuracy(0.01, 1, 7))),
         "accuracy",
     ),
-    "similarities of 'The city of Tokyo lies in the country of'": (
-        changed_site(
-            detail=dataclasses.replace(DETAIL, similarities=with_first(DETAIL.similarities, 0.994))
-        ),
-        "details",
-    ),
-    "losses of 'The city of Tokyo lies in the country of'": (
-        changed_site(detail=dataclasses.replace(DETAIL, losses=with_first(DETAIL.losses, 0.405))),
-        "details",
-    ),
-    "gradients of 'The'": (
-        changed_site(
-            detail=dataclasses.replace(DETAIL, gradients=with_first(DETAIL.gradients, 0.16))
-        ),
-        "details",
-    ),
+    f"similarities of {PROMPT!r}": (with_detail("similarities", 0.994), "details"),
+    f"losses of {PROMPT!r}": (with_detail("losses", 0.405), "details"),
+    "gradients of 'The'": (with_detail("gradients", 0.16), "details"),
 }
 
 
@@ -279,12 +271,8 @@ def test_many_small_differences_are_one_large_one():
 def test_the_table_has_a_line_a_list_and_claims_are_shares():
     rows = rows_of(with_loss(0.11))
     columns, lines = published.table(rows)
-    assert [
-        "tokyo, attention",
-        "losses",
-        "107 of 108",
-        "layer 3, 'of': 13.31; ours: 13.42",
-    ] in lines
+    first = "layer 3, 'of': 13.31; ours: 13.42"
+    assert ["tokyo, attention", "losses", "107 of 108", first] in lines
     assert ["tokyo, attention", "accuracy", "32 of 32", "–"] in lines
     assert len(lines) == len({(row.run, row.kind) for row in rows})
     assert report.plain_table(columns, lines).count("\n") == len(lines) + 1

@@ -189,13 +189,8 @@ def test_the_norms_bound_holds_between_the_measurements():
     start, rate_B = np.zeros((5, 6, 4)), np.full(5, 0.3)
     after, exact_B = readout.train(start, z_NBH, token_NB, rate_B)
     assert not start.any()
-    largest_B = max(
-        (
-            readout.spectral(readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0])
-            for n in range(58)
-        ),
-        key=np.sum,
-    )
+    several = [readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0] for n in range(58)]
+    largest_B = max(map(readout.spectral, several), key=np.sum)
     again, coarse_B = readout.train(start, z_NBH, token_NB, rate_B, every=20)
     np.testing.assert_array_equal(after, again)
     assert (exact_B >= largest_B - 1e-12).all() and (coarse_B >= exact_B).all()

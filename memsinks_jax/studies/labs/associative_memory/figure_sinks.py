@@ -141,44 +141,22 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
     rows.add("capacity_slope", what, "1", slopes, **near_one)
     what = f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff"
     rows.add("theorem_1", what, "1", inside.mean(0), at_least=1)
-    for name, statement, paper, one, other, least in (
-        (
-            "no_cost",
-            "with masks p = 0.3 over none, unrelated activations (s = 0)",
-            "no loss",
-            Case(widest, 0.3, 0.0),
-            Case(widest, 1.0, 0.0),
-            0.85,
-        ),
-        (
-            "alike",
-            "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)",
-            "gain",
-            Case(widest, 0.1, 0.3),
-            Case(widest, 0.3, 0.3),
-            1.5,
-        ),
-        (
-            "tied",
-            "with tied masks over fresh ones, p = 0.3, s = 0",
-            "gain",
-            Case(widest, 0.3, 0.0),
-            Case(widest, 0.3, 0.0, False),
-            4,
-        ),
-        (
-            "width",
-            "of M sinks at p = 0.3 over 0.3 M neurons without masks",
-            "gain",
-            Case(widest, 0.3, 0.0),
-            Case(round(0.3 * widest), 1.0, 0.0),
-            2,
-        ),
-    ):
+
+    def compare(name: str, what: str, one: Case, other: Case, least: float, paper="gain"):
         one, other = found[one], found[other]
         if one.found and other.found:
-            expected = f"{paper}, {one.predicted / other.predicted:.2g} predicted"
-            rows.add(name, f"capacity {statement}", expected, one.held / other.held, at_least=least)
+            paper += f", {one.predicted / other.predicted:.2g} predicted"
+            rows.add(name, f"capacity {what}", paper, one.held / other.held, at_least=least)
+
+    masked, all_on = Case(widest, 0.3, 0.0), Case(widest, 1.0, 0.0)
+    what = "with masks p = 0.3 over none, unrelated activations (s = 0)"
+    compare("no_cost", what, masked, all_on, 0.85, "no loss")
+    what = "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)"
+    compare("alike", what, Case(widest, 0.1, 0.3), Case(widest, 0.3, 0.3), 1.5)
+    what = "with tied masks over fresh ones, p = 0.3, s = 0"
+    compare("tied", what, masked, Case(widest, 0.3, 0.0, False), 4)
+    what = "of M sinks at p = 0.3 over 0.3 M neurons without masks"
+    compare("width", what, masked, Case(round(0.3 * widest), 1.0, 0.0), 2)
     return rows
 
 

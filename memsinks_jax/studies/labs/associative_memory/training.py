@@ -337,55 +337,27 @@ def figure_7(settings: Settings) -> Study:
         shown.append(
             lines(title, "samples $T$", "error", curves, log="xy", ordered=group == "steps")
         )
-    names, sizes, decaying = list(steps), list(batches), "10, decaying"
-    for id, statement, paper, errors, one, other in (
-        *(
-            (
-                f"larger_{large}",
-                f"with {large} over that with {small}, T = {SAMPLES}",
-                "larger steps are better",
-                steps,
-                large,
-                small,
-            )
-            for small, large in zip(names[:3], names[1:4], strict=True)
-        ),
-        *(
-            (
-                f"smaller_{small}",
-                f"with {small} over that with {large}, T = {SAMPLES}",
-                "smaller batches are better",
-                batches,
-                small,
-                large,
-            )
-            for small, large in zip(sizes[:-1], sizes[1:], strict=True)
-        ),
-        *(
-            (
-                name,
-                f"of {name} over that of SGD, batch {LARGE_BATCH}",
-                "better than SGD",
-                optimizers,
-                name,
-                "SGD",
-            )
-            for name in ("Adam", "layer norm")
-        ),
-        *(
-            (
-                f"decay_{name}",
-                f"with a decaying step over that with {name}",
-                "beats either (scheduling)",
-                decayed,
-                decaying,
-                name,
-            )
-            for name in ("constant 10", "constant 1")
-        ),
-    ):
-        ratio_G = errors[one][:, -1] / np.maximum(errors[other][:, -1], 1e-9)
-        claims.add(id, f"error {statement}", paper, ratio_G, at_most=1)
+
+    def better(id: str, what: str, paper: str, one, other) -> None:
+        ratio_G = one[:, -1] / np.maximum(other[:, -1], 1e-9)
+        claims.add(id, f"error {what}", paper, ratio_G, at_most=1)
+
+    names, sizes = list(steps), list(batches)
+    for small, large in zip(names[:3], names[1:4], strict=True):
+        what = f"with {large} over that with {small}, T = {SAMPLES}"
+        better(f"larger_{large}", what, "larger steps are better", steps[large], steps[small])
+    for small, large in zip(sizes[:-1], sizes[1:], strict=True):
+        what, paper = (
+            f"with {small} over that with {large}, T = {SAMPLES}",
+            "smaller batches are better",
+        )
+        better(f"smaller_{small}", what, paper, batches[small], batches[large])
+    for name in ("Adam", "layer norm"):
+        what = f"of {name} over that of SGD, batch {LARGE_BATCH}"
+        better(name, what, "better than SGD", optimizers[name], optimizers["SGD"])
+    for name in ("constant 10", "constant 1"):
+        what, paper = f"with a decaying step over that with {name}", "beats either (scheduling)"
+        better(f"decay_{name}", what, paper, decayed["10, decaying"], decayed[name])
     return Study(
         "7",
         "Figure 7: how the optimizer stores",

@@ -201,32 +201,20 @@ def study(seeds: tuple[int, ...]) -> Study:
     values = np.subtract(TRIALS, novel["D.2 exists"])
     claims.never("assumed", what, "always (proof)", values, TRIALS)
     for place, nu in enumerate(NOVELTIES):
-        for name, what, measure, expected, digits in (
-            ("share", "entangled share of the update", "share", nu**2 / (1 + nu**2), 3),
-            ("distance", "|W_gf - W_dis|", "to W_dis", DELTA * nu / math.sqrt(1 + nu**2), 2),
-        ):
-            statement, expected = f"{what}, novelty {nu:g}", round(expected, digits)
-            values_S = of_SP[measure][:, place]
-            paper = "above 0 (D.3)"
-            claims.near(f"{name}_{nu:g}", statement, paper, values_S, expected, 10**-digits)
-    for name, statement, paper, measure, expected in (
-        (
-            "norm",
-            f"|W_gf|², novelty {NOVELTIES[-1]:g}",
-            "below the bound of D.2",
-            "squared norm",
-            0.14,
-        ),
-        (
-            "norm_d2",
-            "bound of D.2 on |W_ent|²",
-            "below |W_dis|²",
-            "squared norm, bound of D.2",
-            0.82,
-        ),
-        ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
-    ):
-        claims.near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
+        what, expected = f"entangled share of the update, novelty {nu:g}", nu**2 / (1 + nu**2)
+        values, paper = of_SP["share"][:, place], "above 0 (D.3)"
+        claims.near(f"share_{nu:g}", what, paper, values, round(expected, 3), 1e-3)
+        what, expected = f"|W_gf - W_dis|, novelty {nu:g}", DELTA * nu / math.sqrt(1 + nu**2)
+        values = of_SP["to W_dis"][:, place]
+        claims.near(f"distance_{nu:g}", what, paper, values, round(expected, 2), 1e-2)
+    norm, of_d2, of_dis = (
+        of_SP[name][:, -1]
+        for name in ("squared norm", "squared norm, bound of D.2", "squared norm of W_dis")
+    )
+    what = f"|W_gf|², novelty {NOVELTIES[-1]:g}"
+    claims.near("norm", what, "below the bound of D.2", norm, 0.14, 0.01)
+    claims.near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", of_d2, 0.82, 0.01)
+    claims.near("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", of_dis, 2.28, 0.01)
     nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
     star, bound = RANK * SIGMA**2, of_SP["squared norm, bound of D.2"].mean()
     shown = []
