@@ -9,12 +9,7 @@ steps, B trials side by side, V tokens (logits), H hidden neurons.
 import math
 
 import numpy as np
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
-    scaled = np.exp(logits - logits.max(-1, keepdims=True))
-    return scaled / scaled.sum(-1, keepdims=True)
+from scipy.special import softmax
 
 
 def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +25,7 @@ def train(w_BVH, z_NBH, token_NB, rate_B, every: int = 1) -> tuple[np.ndarray, n
         if step % every == 0:
             largest_B = np.maximum(largest_B, spectral(w_BVH))
         z_BH = z_NBH[step]
-        pull_BV = -softmax((w_BVH @ z_BH[..., None])[..., 0])
+        pull_BV = -softmax((w_BVH @ z_BH[..., None])[..., 0], axis=-1)
         pull_BV[trials, token_NB[step]] += 1
         w_BVH += (rate_B1 * pull_BV)[:, :, None] * z_BH[:, None]
     length_B = np.linalg.norm(z_NBH, axis=-1).max(0) if steps else 0

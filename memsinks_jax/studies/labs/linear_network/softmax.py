@@ -18,8 +18,9 @@ Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
 import collections
 
 import numpy as np
+from scipy.special import softmax
 
-from memsinks_jax.studies.labs.linear_network.readout import probabilities, softmax
+from memsinks_jax.studies.labs.linear_network.readout import probabilities
 from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator
 from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
@@ -46,7 +47,7 @@ def study(seeds: tuple[int, ...]) -> Study:
     claims.never("corollary", what, "corrected", trained["corrected"], LAYERS)
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
-    order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
+    order, share_TD, bound = np.argsort(c_T), softmax(x_TD, axis=1), bounds(c_T, d)
     shown, largest, smallest = [], share_TD.max(1), share_TD.min(1)
     for side, word, values_T in (("max", "largest", largest), ("min", "smallest", smallest)):
         curves = {
@@ -95,14 +96,14 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
     rng, found = generator(seed, "vectors"), collections.Counter()
     for d in SIZES:
         c_T, x_TD = draw(rng, trials // len(SIZES), d)
-        share_TD, bound = softmax(x_TD), bounds(c_T, d)
+        share_TD, bound = softmax(x_TD, axis=1), bounds(c_T, d)
         for name, bound_T in bound.items():
             is_max = name.endswith("max")
             found[name] += (
                 below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
             )
         corner_TD = c_T[:, None] * np.where(np.arange(d) == 0, 1, -1)
-        high_T, low_T = (softmax(sign * corner_TD)[:, 0] for sign in (1, -1))
+        high_T, low_T = (softmax(sign * corner_TD, axis=1)[:, 0] for sign in (1, -1))
         off_T = np.abs(high_T - bound["tight max"]) + np.abs(low_T - bound["tight min"])
         found["corner"] += int(np.sum(off_T > ROUNDING))
         found["vacuous"] += int(np.sum(bound["max"] > 1))
