@@ -297,10 +297,8 @@ def proposition_4(settings: Settings, found: Found) -> None:
     p_PD = np.stack([(d_D // 8).clip(min=1), room(d_D, alpha, m)]).clip(max=settings.n)
     law, _ = _infinite(settings, settings.n)
     draws, d_PD = _part(settings, 1), np.tile(d_D, 2)
-    errors = model.finite_data(settings.seeds, draws, law, m, d_PD, TIMES, 0.0, p_PD.ravel()).mean(
-        1
-    )
-    errors_GPDT = errors.reshape(len(errors), 2, len(d_D), len(TIMES))
+    errors = model.finite_data(settings.seeds, draws, law, m, d_PD, TIMES, 0.0, p_PD.ravel())
+    errors_GPDT = errors.mean(1).reshape(len(errors), 2, len(d_D), len(TIMES))
     sum_PDT = laws.never_stored(p_PD, alpha, m)[..., None] + laws.never_seen(TIMES, alpha, m)
     for place, name in enumerate(("d/8", "c d/log d")):
         ratio_GDT = errors_GPDT[:, place] / sum_PDT[place]

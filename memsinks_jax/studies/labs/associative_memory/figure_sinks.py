@@ -46,10 +46,8 @@ def recall(
     settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0
 ) -> list[Recall]:
     """Every case, with so many documents read once for each document to recall."""
-    errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, once).mean(
-        1
-    )
-    every = []
+    given = settings.seeds, settings.draws, cases, settings.m, sizes, once
+    errors_GCX, every = sinks.measure(*given).mean(1), []
     for case, errors_GX in zip(cases, np.moveaxis(errors_GCX, 1, 0), strict=True):
         crowding = sinks.crowding(case, once)
         line = sinks.predicted_error(case, np.array(sizes) * crowding, settings.m)
@@ -80,9 +78,8 @@ def study(settings: Settings) -> Study:
     for name, one in crowded.items():
         runs += record(name, seeds, {}, {"error": ("documents", one.sizes, one.errors)})
     for case, one in found.items():
-        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + (
-            "" if case.tied else ", untied"
-        )
+        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}"
+        name += "" if case.tied else ", untied"
         both = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
         metrics = both if one in valid else {}
         runs += record(name, seeds, metrics, {"error": ("documents", sizes, one.errors)})
@@ -192,9 +189,8 @@ def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     q_N = np.ones(documents)
     y_N = model.outputs(documents, outputs)
     law = model.Law(np.full(documents, 1 / documents))
-    return tuple(
-        bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound)
-    )
+    given = d_eff, q_N, law, y_N, outputs
+    return laws.lower_bound(*given), laws.upper_bound(*given)
 
 
 def _inside(settings: Settings, found: dict[Case, Recall]) -> np.ndarray:

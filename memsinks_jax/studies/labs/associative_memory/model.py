@@ -97,9 +97,8 @@ def scores(e_NR: jax.Array, gram_MM: jax.Array, q_SN: jax.Array, y_N: jax.Array)
     m, schemes, width = len(gram_MM), len(q_SN), e_NR.shape[1]
     of_class_MN = y_N == jnp.arange(m)[:, None]
     # Two-axis matrices: XLA's CPU backend multiplies batches of small ones much more slowly.
-    sums_SMR = (jnp.where(of_class_MN, q_SN[:, None], 0.0).reshape(schemes * m, -1) @ e_NR).reshape(
-        schemes, m, width
-    )
+    of_class_SMN = jnp.where(of_class_MN, q_SN[:, None], 0.0)
+    sums_SMR = (of_class_SMN.reshape(schemes * m, -1) @ e_NR).reshape(schemes, m, width)
     mixed_SMR = jnp.einsum("yz,szr->syr", gram_MM, sums_SMR)
     return (mixed_SMR.reshape(schemes * m, width) @ e_NR.T).reshape(schemes, m, -1)
 
@@ -131,9 +130,8 @@ def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
 
     Compares 32-bit integers with thresholds: in float32, rare inputs would share few values.
     """
-    edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(
-        np.uint32
-    )
+    edges_N = np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32
+    edges_N = np.minimum(edges_N, 2.0**32 - 1).astype(np.uint32)
     if not law.beyond:
         edges_N[-1] = 2**32 - 1
     bits_T = jax.random.bits(key, (count,), jnp.uint32)
@@ -157,9 +155,8 @@ def over_runs(
 
     `together`: all runs in lockstep, for many small steps; else one by one, for large matrices.
     """
-    keys = jax.vmap(lambda key: jax.random.split(key, draws))(
-        jnp.stack([jax.random.key(seed) for seed in seeds])
-    ).ravel()
+    of_seeds = jnp.stack([jax.random.key(seed) for seed in seeds])
+    keys = jax.vmap(lambda key: jax.random.split(key, draws))(of_seeds).ravel()
     over_keys = jax.vmap(one_run) if together else lambda keys: jax.lax.map(one_run, keys)
     results = jax.jit(over_keys)(keys)
     return jax.tree.map(

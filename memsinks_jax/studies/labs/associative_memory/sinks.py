@@ -118,9 +118,8 @@ def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
 
 def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
     """Uniform numbers, by a document's id; a sink is on if its number is below p -> (N, M)."""
-    return jax.vmap(
-        lambda identity: jax.random.uniform(jax.random.fold_in(key, identity), (sinks,))
-    )(jnp.arange(documents))
+    keys = jax.vmap(lambda identity: jax.random.fold_in(key, identity))(jnp.arange(documents))
+    return jax.vmap(lambda key: jax.random.uniform(key, (sinks,)))(keys)
 
 
 def recall(

@@ -170,9 +170,8 @@ def figure_6(settings: Settings) -> Study:
     runs, shown = [], []
     for c, gamma in enumerate(gammas):
         curves = {"recalled": ("T", range(10, STEPS + 1, 10), right[:, :, c, 9::10].mean((1, 3)))}
-        runs += record(
-            f"gamma={gamma:g}", seeds, {"lost": lost_GC[:, c], "rare": rare_GC[:, c]}, curves
-        )
+        metrics = {"lost": lost_GC[:, c], "rare": rare_GC[:, c]}
+        runs += record(f"gamma={gamma:g}", seeds, metrics, curves)
         step = _example(right[0, 0, c], inputs[0, 0])
         for when, at in (("before", step - 1), ("after", step)):
             title = f"Step size {gamma:g}, {when} step {step + 1}"
@@ -292,9 +291,8 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
         )
         u_MD = jax.random.normal(of_outputs, (m, d))
         u_MD = u_MD / jnp.linalg.norm(u_MD, axis=1, keepdims=True)
-        inputs_TB = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS).reshape(
-            -1, LARGE_BATCH
-        )
+        inputs_T = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS)
+        inputs_TB = inputs_T.reshape(-1, LARGE_BATCH)
         given = w_DD, e_ND, u_MD, y_N, inputs_TB, law
         return jnp.stack(
             [optimization.descend(way, *given, layer_norm) for way, layer_norm in ways.values()]
@@ -306,9 +304,8 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
         "constant 1": np.ones(SAMPLES),
         "10, decaying": cosine_T,
     }
-    steps = one_by_one(
-        {f"gamma={gamma:g}": np.full(SAMPLES, gamma) for gamma in (0.01, 0.1, 1.0, 10.0, 100.0)}, d
-    )
+    gammas = (0.01, 0.1, 1.0, 10.0, 100.0)
+    steps = one_by_one({f"gamma={gamma:g}": np.full(SAMPLES, gamma) for gamma in gammas}, d)
     decayed = one_by_one(schedules, narrow)
     batches = {"batch 1": steps["gamma=1"]} | in_batches(10) | in_batches(100) | in_batches(1000)
     optimizers = over_runs(on_matrix, ways)
@@ -391,9 +388,8 @@ def figure_8(settings: Settings) -> Study:
         # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
         solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
-        runs += record(
-            f"M={m}", seeds, {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}, curves
-        )
+        metrics = {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}
+        runs += record(f"M={m}", seeds, metrics, curves)
         statement = f"share of runs with zero error, d = {d}, M = {m}, N = {n}"
         paper = "zero error is reached (Fig. 8)"
         claims.add(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9)

@@ -214,9 +214,8 @@ def study(seeds: tuple[int, ...]) -> Study:
         "trained, mean": (LATER, mean_SN),
         "another draw": (LATER, None, EXPECTED),
     }
-    shown.append(
-        lines(title, "later steps $n$", "deviation over $|W_{mem}x|$", curves, log="x", level=1)
-    )
+    y = "deviation over $|W_{mem}x|$"
+    shown.append(lines(title, "later steps $n$", y, curves, log="x", level=1))
     title = "Lower bounds over $|W_{mem}||x|$"
     shown.append(lines(title, "later steps $n$", "bound", bounds_N, log="xy", ylim=(1e-7, 2)))
     return Study(

@@ -178,9 +178,8 @@ def study(seeds: tuple[int, ...]) -> Study:
     spanning, novel = (
         columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False)
     )
-    runs += record("once-seen span S_sem", seeds, spanning) + record(
-        "novel direction", seeds, novel
-    )
+    runs += record("once-seen span S_sem", seeds, spanning)
+    runs += record("novel direction", seeds, novel)
     of_SP = {
         name: np.array([[one[name] for one in found] for found, *_ in flows])
         for name in flows[0][0][0]

@@ -98,10 +98,8 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
         c_T, x_TD = draw(rng, trials // len(SIZES), d)
         share_TD, bound = softmax(x_TD, axis=1), bounds(c_T, d)
         for name, bound_T in bound.items():
-            is_max = name.endswith("max")
-            found[name] += (
-                below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
-            )
+            is_max, high, low = name.endswith("max"), share_TD.max(1), share_TD.min(1)
+            found[name] += below(bound_T, high) if is_max else below(low, bound_T)
         corner_TD = c_T[:, None] * np.where(np.arange(d) == 0, 1, -1)
         high_T, low_T = (softmax(sign * corner_TD, axis=1)[:, 0] for sign in (1, -1))
         off_T = np.abs(high_T - bound["tight max"]) + np.abs(low_T - bound["tight min"])

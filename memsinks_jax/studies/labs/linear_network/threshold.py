@@ -47,9 +47,8 @@ def study(seeds: tuple[int, ...]) -> Study:
     what = "gen-only logit, mean over rho"
     values = gen_SR.mean(1)
     paper = "bounded for any rho (H.3 (1))"
-    claims.add(
-        "gen", what, paper, values, at_least=GEN_ONLY[0] - REACH, at_most=GEN_ONLY[1] + REACH
-    )
+    least, most = GEN_ONLY[0] - REACH, GEN_ONLY[1] + REACH
+    claims.add("gen", what, paper, values, at_least=least, at_most=most)
     what = "mem-only: least fall from one rho to the next"
     values = -np.diff(mem_SR).max(1)
     claims.add("falls", what, "too many active interfere (figure 5a)", values, at_least=0)
