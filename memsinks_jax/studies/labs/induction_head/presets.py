@@ -79,25 +79,20 @@ class Preset:
     def check(self) -> "Preset":
         """Returns itself. Raises an InputError that names the flag."""
         Law(self.k).check(self.statistics)
-        d, batch, steps, most = self.d, self.batch, self.steps, training.AT_ONCE
-        for flag, wrong, problem in (
-            ("seeds", max(self.seeds) >= 2**31, "give whole numbers up to 2147483647"),
-            # heads, and pairs of rotary positions
-            (
-                "d",
-                d is not None and (d % 4 or not 8 <= d <= 2048),
-                "give a multiple of 4, 8 to 2048",
-            ),
-            ("batch", batch is not None and batch < 1, "give a whole number from 1"),
-            (
-                "batch",
-                batch is not None and batch > most and batch % most,
-                f"give a multiple of {most}, or less than that",
-            ),
-            ("steps", steps is not None and steps < 10, "give a whole number from 10"),
-        ):
+
+        def refuse(flag: str, wrong: bool, problem: str) -> None:
             if wrong:
-                raise InputError(f"--{flag}={getattr(self, flag)}: {problem}")
+                raise InputError(f"--{flag}={getattr(self, flag)}: give {problem}")
+
+        refuse("seeds", max(self.seeds) >= 2**31, "whole numbers up to 2147483647")
+        if self.d is not None:  # a multiple of 4 for the heads, and pairs of rotary positions
+            refuse("d", self.d % 4 or not 8 <= self.d <= 2048, "a multiple of 4, 8 to 2048")
+        if self.batch is not None:
+            most = training.AT_ONCE
+            refuse("batch", self.batch < 1, "a whole number from 1")
+            wrong = self.batch > most and self.batch % most
+            refuse("batch", wrong, f"a multiple of {most}, or less than that")
+        refuse("steps", self.steps is not None and self.steps < 10, "a whole number from 10")
         return self
 
 
