@@ -52,9 +52,8 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
         found = search.find(run, probe, wish)
         rows = search.effects(run, probe, wish, found.memory, found.map.target)
         if not rows[0]["after"].startswith(wish.target):
-            first = text_after(
-                run.tokenizer, run.tokenizer.encode(wish.prompt), np.array([found.map.target])
-            )
+            prompt = run.tokenizer.encode(wish.prompt)
+            first = text_after(run.tokenizer, prompt, np.array([found.map.target]))
             logger.warning(
                 "only the first token of %r, %r, is edited; the model then continues with %r; "
                 "see the page",
@@ -62,24 +61,21 @@ def edit(place: pathlib.Path, wish: Wish, out: pathlib.Path) -> dict:
                 first,
                 rows[0]["after"],
             )
-        layer, bound = int(found.memory.layers[0]), float(found.memory.bounds[0])
         result = {
             "site": wish.site,
-            "layer": layer,
+            "layer": int(found.memory.layers[0]),
             "step": found.map.step,
-            "boundary": bound,
+            "boundary": float(found.memory.bounds[0]),
             "loss_before": rows[0]["loss_before"],
             "loss_after": rows[0]["loss_after"],
             "text": rows[0]["after"],
         } | search.success_rates(rows, found.swept)
         about = [{"prompt": wish.prompt, "target": wish.target, "step": found.map.step}]
+        title = f"“{wish.prompt}” → “{wish.target.strip()}”"
         sections = page.sections(run, wish, found, rows, result, scratch, out)
-        report.write_page(
-            scratch / written.name, f"“{wish.prompt}” → “{wish.target.strip()}”", sections
-        )
-        memory_file.save(
-            scratch / out.name, found.memory, memory_file.fingerprint(run.params), about
-        )
+        report.write_page(scratch / written.name, title, sections)
+        model = memory_file.fingerprint(run.params)
+        memory_file.save(scratch / out.name, found.memory, model, about)
         for path in (out, written):
             os.replace(scratch / path.name, path)
         return result | {"effects": rows, "memory": str(out), "page": str(written)}
@@ -118,41 +114,25 @@ def number(flag: str, text: str, kind: type) -> float | int | None:
 
 
 def main() -> None:
-    workdir_flag = flags.DEFINE_string(
-        "workdir", None, "Training run, Hugging Face folder or GGUF file."
-    )
-    hf_flag = flags.DEFINE_string(
-        "hf", None, "Hugging Face folder or GGUF file, instead of --workdir."
-    )
-    prompt_flag = flags.DEFINE_string("prompt", None, "Prompt whose answer to change.")
-    target_flag = flags.DEFINE_string("target", None, "New answer, with its leading space.")
+    text = flags.DEFINE_string
+    workdir_flag = text("workdir", None, "Training run, Hugging Face folder or GGUF file.")
+    hf_flag = text("hf", None, "Hugging Face folder or GGUF file, instead of --workdir.")
+    prompt_flag = text("prompt", None, "Prompt whose answer to change.")
+    target_flag = text("target", None, "New answer, with its leading space.")
     site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
-    layer_flag = flags.DEFINE_string(
-        "layer", "auto", "Layer number; auto: the lowest that succeeds."
-    )
-    step_flag = flags.DEFINE_string(
-        "step",
-        "auto",
-        "Step size against the gradient; auto: the first that succeeds in three layers.",
-    )
-    boundary_flag = flags.DEFINE_string(
-        "boundary",
-        "auto",
-        "Boundary b; auto: the best for --positive and --negative, which auto needs.",
-    )
-    positive_flag = flags.DEFINE_string(
-        "positive", None, "File of other wordings of the fact, one per line."
-    )
-    negative_flag = flags.DEFINE_string(
-        "negative", None, "File of prompts whose answers must stay, one per line."
-    )
-    distance_flag = flags.DEFINE_enum(
-        "distance", "blend", DISTANCES, "Distance between an activation and the key."
-    )
+    layer_flag = text("layer", "auto", "Layer number; auto: the lowest that succeeds.")
+    what = "Step size against the gradient; auto: the first that succeeds in three layers."
+    step_flag = text("step", "auto", what)
+    what = "Boundary b; auto: the best for --positive and --negative, which auto needs."
+    boundary_flag = text("boundary", "auto", what)
+    what = "File of other wordings of the fact, one per line."
+    positive_flag = text("positive", None, what)
+    what = "File of prompts whose answers must stay, one per line."
+    negative_flag = text("negative", None, what)
+    what = "Distance between an activation and the key."
+    distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, what)
     places_flag = flags.DEFINE_enum("places", "all", PLACES, "Positions at which the memory acts.")
-    out_flag = flags.DEFINE_string(
-        "out", None, "File of the memory; the page is written next to it, as .html."
-    )
+    out_flag = text("out", None, "File of the memory; the page is next to it, as .html.")
 
     def run() -> dict:
         if bool(workdir_flag.value) == bool(hf_flag.value):
@@ -183,29 +163,17 @@ def main() -> None:
                 "give a number"
             )
         result = edit(place, wish, pathlib.Path(out_flag.value))
-        columns = ["kind", "prompt", "before", "after", "f"]
+        names = ["kind", "prompt", "before", "after"]
         cells = [
-            [*(row[name] for name in columns[:4]), f"{row['similarity']:.3f}"]
+            [*(row[name].replace("\n", "⏎") for name in names), f"{row['similarity']:.3f}"]
             for row in result["effects"]
         ]
-        print(
-            report.plain_table(
-                columns, [[cell.replace("\n", "⏎") for cell in row] for row in cells]
-            ),
-            file=sys.stderr,
+        print(report.plain_table([*names, "f"], cells), file=sys.stderr)
+        told = (
+            "{site} of layer {layer}, step {step:.3g}, boundary {boundary:.3g}; loss of the target "
         )
-        logger.info(
-            "%s of layer %d, step %.3g, boundary %.3g; loss of the target %.2f -> %.2f nats; %s "
-            "and %s",
-            result["site"],
-            result["layer"],
-            result["step"],
-            result["boundary"],
-            result["loss_before"],
-            result["loss_after"],
-            result["memory"],
-            result["page"],
-        )
+        told += "{loss_before:.2f} -> {loss_after:.2f} nats; {memory} and {page}"
+        logger.info("%s", told.format(**result))
         return result
 
     command_line.run(run)

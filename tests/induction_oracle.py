@@ -27,9 +27,8 @@ def sequence(rng: np.random.Generator, statistics: Statistics, law) -> tuple[lis
         chosen = [int(token) for token in rng.choice(everything, p=p_u, size=law.k, replace=False)]
     output_of = {}
     for trigger in chosen:
-        pool = everything[everything != trigger] if law.no_repeat else everything
-        weights = p_b[trigger][pool] / p_b[trigger][pool].sum() if law.bigram_outputs else None
-        output_of[trigger] = int(rng.choice(pool, p=weights))
+        weights = p_b[trigger] if law.bigram_outputs else None
+        output_of[trigger] = int(rng.choice(everything, p=weights))
     tokens, seen, times = [int(rng.choice(everything, p=p_u))], [], dict.fromkeys(chosen, 0)
     while len(tokens) <= law.length:
         last = tokens[-1]

@@ -38,15 +38,12 @@ def trained(tmp_path_factory):
         for n in range(60)
     ]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
-    )
-    config = with_fields(config, {"model.d_model": 64, "model.hidden": 256, "data.row_length": 96})
-    config = with_fields(
-        config, {"training.steps": 100, "optimizer.learning_rate": 5e-3, "sinks.opens_at": 1}
-    )
-    config = with_fields(config, {"sinks.slows_at": 0})  # sinks that take part in the answer
-    config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
+    fields = {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
+    fields |= {"model.d_model": 64, "model.hidden": 256, "data.row_length": 96}
+    # sinks that take part in the answer
+    fields |= {"optimizer.learning_rate": 5e-3, "sinks.opens_at": 1, "sinks.slows_at": 0}
+    every = ("training.steps", "training.evaluate_every", "training.checkpoint_every")
+    config = with_fields(tiny_config(), fields | dict.fromkeys(every, 100))
     train_and_evaluate(config, folder / "run")
     export(folder / "run", folder / "hf", True, "float32")
     return folder
@@ -145,11 +142,8 @@ def test_an_exported_model_takes_the_same_memory(place, target):
         of_both.append(answers_of(model, memory, texts).logits)
     np.testing.assert_allclose(of_both[1], of_both[0], atol=1e-5)
     assert np.abs(of_both[0] - answers_of(ours, None, texts).logits).max() > 1e-2
-    again = edit(
-        folder / "hf",
-        Wish(PROMPT, target, "mlp", boundary=found["boundary"]),
-        folder / "again.safetensors",
-    )
+    wish = Wish(PROMPT, target, "mlp", boundary=found["boundary"])
+    again = edit(folder / "hf", wish, folder / "again.safetensors")
     first, second = (
         safetensors.numpy.load_file(folder / f"{name}.safetensors") for name in ("met", "again")
     )
@@ -192,12 +186,8 @@ def test_evaluate_uses_it(place):
     wide = folder / "wide.safetensors"
     run_ = open_run(folder / "run")
     memory = memory_file.load(folder / "met.safetensors", run_.config, run_.params)
-    memory_file.save(
-        wide,
-        dataclasses.replace(memory, bounds=np.float32([100])),
-        memory_file.fingerprint(run_.params),
-        [],
-    )
+    memory = dataclasses.replace(memory, bounds=np.float32([100]))
+    memory_file.save(wide, memory, memory_file.fingerprint(run_.params), [])
     steered = evaluate(folder / "run", "drop", memories=(str(wide),))["loss"]
     assert steered > plain + 0.05
     assert abs(edited - plain) < steered - plain
@@ -259,29 +249,22 @@ def test_a_model_that_learned_on_is_another_one(place):
         memory_file.load(folder / "met.safetensors", model.config, moved)
 
 
-def test_an_edit_that_no_layer_allows_says_so(place, target):
+def test_what_cannot_be_edited_is_refused(place, target, answer):
     folder, _ = place
-    with pytest.raises(InputError, match=r"a step of 1e-06 at the attention .* try --site=mlp"):
-        edit(
-            folder / "run",
+    for words, out, wish in (
+        (
+            r"a step of 1e-06 at the attention .* try --site=mlp",
+            "none.safetensors",
             Wish(PROMPT, target, step=1e-6, boundary=1.0),
-            folder / "none.safetensors",
-        )
+        ),
+        ("nothing to edit", "none.safetensors", Wish(PROMPT, answer, boundary=1.0)),
+        ("the layers 0 to 1", "none.safetensors", Wish(PROMPT, target, layer=2, boundary=1.0)),
+        ("exists; remove it", "met.safetensors", Wish(PROMPT, target, boundary=1.0)),
+        ("page.html: the page will", "page.html", Wish(PROMPT, target, boundary=1.0)),
+    ):
+        with pytest.raises(InputError, match=words):
+            edit(folder / "run", wish, folder / out)
     assert not list(folder.glob("none*"))
-
-
-def test_what_the_model_says_already_is_refused(place, answer):
-    folder, _ = place
-    with pytest.raises(InputError, match="there is nothing to edit"):
-        edit(folder / "run", Wish(PROMPT, answer, boundary=1.0), folder / "none.safetensors")
-
-
-def test_nothing_is_written_over(place, target):
-    folder, _ = place
-    with pytest.raises(InputError, match="exists; remove it first"):
-        edit(folder / "run", Wish(PROMPT, target, boundary=1.0), folder / "met.safetensors")
-    with pytest.raises(InputError, match="page.html: the page will have this name"):
-        edit(folder / "run", Wish(PROMPT, target, boundary=1.0), folder / "page.html")
 
 
 FACT = ("--prompt=a", "--target= b", "--out={x}")
@@ -300,14 +283,6 @@ def test_the_command_refuses(place, tmp_path, flags, words):
     folder, _ = place
     names = {"run": folder / "run", "hf": folder / "hf", "x": tmp_path / "x"}
     assert_refused(run("edit", *(flag.format(**names) for flag in flags)), *words)
-
-
-def test_a_layer_that_is_not_there_is_refused(place, target):
-    folder, _ = place
-    with pytest.raises(InputError, match=r"--layer=2: this model has the layers 0 to 1"):
-        edit(
-            folder / "run", Wish(PROMPT, target, layer=2, boundary=1.0), folder / "none.safetensors"
-        )
 
 
 @pytest.mark.parametrize(
@@ -348,15 +323,6 @@ def test_the_command(place, tmp_path, target):
     done = run("edit", *flags, "--json")
     assert last_json(done)["text"].startswith(target)
     assert "mlp of layer" in done.stderr
-    written = last_json(
-        run(
-            "generate",
-            f"--workdir={folder / 'run'}",
-            f"--memory={tmp_path / 'm.safetensors'}",
-            f"--prompt={PROMPT}",
-            "--temperature=0",
-            "--max_tokens=3",
-            "--json",
-        )
-    )
+    flags = [*flags[:2], f"--memory={tmp_path / 'm.safetensors'}", "--max_tokens=3"]
+    written = last_json(run("generate", *flags, "--temperature=0", "--json"))
     assert written["text"].startswith(target)

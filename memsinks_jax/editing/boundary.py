@@ -1,7 +1,6 @@
 """Sweeps the bound of a memory, and chooses one: how far the memory reaches.
 
-After P positive prompts the model should predict the target, after Q negative ones its old answer.
-N bounds.
+After P positive prompts the target should follow, after Q negative ones the old answer. N bounds.
 """
 
 from typing import NamedTuple
@@ -19,9 +18,7 @@ REFINED = 11  # bounds that are added between the neighbours of the best one
 
 
 class Sweep(NamedTuple):
-    """Answers at each bound: int tokens (N, P) and (N, Q); int (Q,) answers to the negative prompts
-    before the edit.
-    """
+    """Answers at each bound, int (N, P) and (N, Q); int (Q,) answers to negative prompts before."""
 
     bounds: np.ndarray
     positive: np.ndarray
@@ -34,9 +31,7 @@ class Sweep(NamedTuple):
         return (self.positive[:, rows] == self.target).mean(axis=1)
 
     def off_target(self) -> np.ndarray:
-        """Share of negative prompts that are not answered with the target (the article's measure)
-        -> (N,).
-        """
+        """Share of negative prompts not answered with the target, as in the article -> (N,)."""
         return (self.negative != self.target).mean(axis=1)
 
     def unchanged(self, rows=slice(None)) -> np.ndarray:
@@ -52,9 +47,7 @@ def sweep(
     positives: int,
     bounds: np.ndarray = BOUNDS,
 ) -> Sweep:
-    """Measures all bounds in one batch. The first `positives` prompts are positive, the others
-    negative.
-    """
+    """Measures all bounds in one batch. The first `positives` prompts are the positive ones."""
     before = probe.answers(prompts).tokens[positives:]
     tokens = probe.answers_over_bounds(prompts, target, memory, bounds).tokens
     return Sweep(np.asarray(bounds), tokens[:, :positives], tokens[:, positives:], before, target)
@@ -74,10 +67,10 @@ def refined(probe: Probe, memory: Memory, rough: Sweep, prompts: Prompts) -> Swe
 
 
 def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(None)) -> float:
-    """Chooses the bound with the best mean of `on_target` and `unchanged` over the given prompts.
+    """The bound with the best mean of `on_target` and `unchanged` over the given prompts.
 
-    Among equally good bounds, takes the middle (in logarithms) of the longest run: it leaves room
-    on both sides.
+    Of equally good ones, the middle (in logarithms) of the longest run: it leaves room on both
+    sides.
     """
     scores = _scores(swept, positive_rows, negative_rows)
     good = np.flatnonzero(scores >= scores.max() - 1e-9)
@@ -88,11 +81,9 @@ def choose_bound(swept: Sweep, positive_rows=slice(None), negative_rows=slice(No
 
 
 def cross_validated(swept: Sweep) -> dict[str, float]:
-    """Tests each prompt at the bound that is chosen without its fold.
-
-    Returns {"on_target": share of positive prompts; "unchanged", "off_target": shares of negative
-    prompts, if any}. The first positive prompt, the one to edit, is in every choice. So is a single
-    negative one.
+    """Tests each prompt at the bound that is chosen without its fold -> {"on_target", "unchanged",
+    "off_target": shares}. The first positive prompt, the one to edit, is in every choice. So is a
+    single negative one.
     """
     positives, negatives = (
         np.arange(tokens.shape[1]) for tokens in (swept.positive, swept.negative)
@@ -100,11 +91,9 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
     found: dict[str, list] = {"on_target": [], "unchanged": [], "off_target": []}
     for fold in range(FOLDS):
         others = negatives[negatives % FOLDS != fold]
-        choosing = (
-            positives[(positives % FOLDS != fold) | (positives == 0)],
-            others if len(others) else negatives,
-        )
-        at = np.abs(np.log(swept.bounds / choose_bound(swept, *choosing))).argmin()
+        mine = positives[(positives % FOLDS != fold) | (positives == 0)]
+        bound = choose_bound(swept, mine, others if len(others) else negatives)
+        at = np.abs(np.log(swept.bounds / bound)).argmin()
         held = slice(fold, None, FOLDS)
         found["on_target"] += (swept.positive[at, held] == swept.target).tolist()
         found["unchanged"] += (swept.negative[at, held] == swept.before[held]).tolist()
@@ -113,9 +102,7 @@ def cross_validated(swept: Sweep) -> dict[str, float]:
 
 
 def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits prompts into alternate ones to choose the bound on and to test it on. A few prompts
-    serve for both.
-    """
+    """Halves of the prompts, to choose the bound and to test it. A few prompts serve for both."""
     rows = np.arange(count)
     return (rows[::2], rows[1::2]) if count > 3 else (rows, rows)
 

@@ -57,23 +57,16 @@ class Memory:
 def memory_of(
     site: str, layer: int, key: np.ndarray, delta: np.ndarray, bound: float, **settings
 ) -> Memory:
-    """Makes a single memory of a key and a value, (W,) each. Raises InputError if the bound is not
-    positive.
-    """
+    """A memory of a key and a value, (W,) each. Raises InputError if the bound is not over 0."""
     if not 0 < bound < float("inf"):
         raise InputError(f"the boundary is {bound:g}; it must be over 0")
-    one = (
-        np.asarray(key, np.float32)[None],
-        np.asarray(delta, np.float32)[None],
-        np.float32([bound]),
-    )
-    return Memory(*one, np.int32([layer]), site, **settings)
+    key, delta = np.asarray(key, np.float32), np.asarray(delta, np.float32)
+    one = key[None], delta[None], np.float32([bound]), np.int32([layer])
+    return Memory(*one, site, **settings)
 
 
 def stack(memories: Sequence[Memory]) -> list[Memory]:
-    """Merges memories of the same site and settings into one: each then sees activations before the
-    others act.
-    """
+    """Merges memories of one site and settings: each sees activations before the others act."""
     groups: dict[tuple, list[Memory]] = {}
     for memory in memories:
         settings = (memory.site, memory.distance, memory.rule, memory.places, memory.height)
@@ -108,9 +101,7 @@ def distances(kind: str, x_BTW: jax.Array, keys_MW: jax.Array) -> jax.Array:
 
 
 def strengths(memory: Memory, x_BTW: jax.Array, layer: jax.Array) -> jax.Array:
-    """f of every memory at every activation of a layer -> float32 (B, T, M). Memories of other
-    layers get 0.
-    """
+    """f of every memory at every activation of a layer, 0 at other layers -> float32 (B, T, M)."""
     x_BTM = distances(memory.distance, x_BTW.astype(jnp.float32), memory.keys)
     mine_M = memory.layers == layer
     fires_BTM = jnp.where(mine_M, bounding(x_BTM, memory.bounds, memory.height), 0)

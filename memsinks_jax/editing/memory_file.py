@@ -17,6 +17,7 @@ from memsinks_jax.sinks import partition
 
 FORMAT = "memsinks_jax memory 1"
 _ARRAYS = ("keys", "deltas", "bounds", "layers")
+_DAMAGE = (safetensors.SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def fingerprint(params: dict) -> str:
@@ -32,15 +33,9 @@ def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> N
       model: fingerprint of the model.
       about: {"prompt", "target", "step", ...} of each memory, for readers of the header.
     """
-    settings = {
-        name: getattr(memory, name) for name in ("site", "distance", "rule", "places", "height")
-    }
-    header = {
-        "format": FORMAT,
-        "model": model,
-        "settings": json.dumps(settings),
-        "about": json.dumps(about),
-    }
+    names = ("site", "distance", "rule", "places", "height")
+    settings = json.dumps({name: getattr(memory, name) for name in names})
+    header = {"format": FORMAT, "model": model, "settings": settings, "about": json.dumps(about)}
     arrays = {name: np.asarray(getattr(memory, name)) for name in _ARRAYS}
     scratch = path.with_name(path.name + ".new")
     scratch.write_bytes(packed(arrays, header))
@@ -64,31 +59,28 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
                 )
             settings, model = json.loads(header["settings"]), header["model"]
             memory = Memory(*(file.get_tensor(name) for name in _ARRAYS), **settings)
-    except (
-        safetensors.SafetensorError,
-        OSError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as error:
+        known = (("site", SITES), ("distance", DISTANCES), ("rule", RULES), ("places", PLACES))
+        for name, choices in known:
+            if getattr(memory, name) not in choices:
+                raise ValueError(f"invalid {name}")
+        shape = (len(memory.bounds), *memory.keys.shape[1:])
+        if {memory.keys.shape, memory.deltas.shape} != {shape} or len(shape) != 2:
+            raise ValueError("invalid arrays")
+        if len(memory.layers) != len(memory.bounds):
+            raise ValueError("invalid layers")
+    except _DAMAGE as error:
         raise InputError(
             f"{path} is damaged: {str(error).splitlines()[0]}; make it again with edit"
         ) from None
-    _check(path, memory)
     if model != fingerprint(params):
         raise InputError(f"{path} is a memory of another model; make one of this model with edit")
-    width = (
-        config.model.attention_width
-        if memory.site == "attention"
-        else partition(config.model, config.sinks).shared
-    )
+    shared = partition(config.model, config.sinks).shared
+    width = config.model.attention_width if memory.site == "attention" else shared
     if memory.keys.shape[1] != width or memory.layers.max() >= config.model.layers:
         raise InputError(
             f"{path} is of a model with another shape: layer {memory.layers.max()} and width "
-            f"{memory.keys.shape[1]} "
-            f"there, {config.model.layers} layers and width {width} here; make one of this model "
-            "with edit"
+            f"{memory.keys.shape[1]} there, {config.model.layers} layers and width {width} here; "
+            "make one of this model with edit"
         )
     return memory
 
@@ -96,18 +88,3 @@ def load(path: pathlib.Path, config: Config, params: dict) -> Memory:
 def load_all(paths: Sequence[str], config: Config, params: dict) -> tuple[Memory, ...]:
     """Reads several files, as `load` does."""
     return tuple(load(pathlib.Path(path), config, params) for path in paths)
-
-
-def _check(path: pathlib.Path, memory: Memory) -> None:
-    known = (("site", SITES), ("distance", DISTANCES), ("rule", RULES), ("places", PLACES))
-    wrong = [name for name, choices in known if getattr(memory, name) not in choices]
-    counts = {len(getattr(memory, name)) for name in _ARRAYS}
-    if (
-        wrong
-        or len(counts) != 1
-        or memory.keys.shape != memory.deltas.shape
-        or memory.keys.ndim != 2
-    ):
-        raise InputError(
-            f"{path} is damaged: invalid {wrong[0] if wrong else 'arrays'}; make it again with edit"
-        )

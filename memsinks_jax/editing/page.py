@@ -1,6 +1,4 @@
-"""The report page of an edit: where a step helps, how far the memory reaches, answers to all
-prompts before and after.
-"""
+"""The report page of an edit: where a step helps, how far it reaches, all answers before and after."""
 
 import pathlib
 
@@ -20,18 +18,16 @@ def sections(
     shown = [
         report.paragraph(
             f"One memory at the {wish.site} of layer {result['layer']}: a step of "
-            f"{result['step']:.3g} against the "
-            f"gradient of the target's loss, with a bound of {result['boundary']:.3g}. The loss of "
-            f"“{wish.target.strip()}” goes from {result['loss_before']:.2f} to "
-            f"{result['loss_after']:.2f} nats.",
+            f"{result['step']:.3g} against the gradient of the target's loss, with a bound of "
+            f"{result['boundary']:.3g}. The loss of “{wish.target.strip()}” goes from "
+            f"{result['loss_before']:.2f} to {result['loss_after']:.2f} nats.",
             "lead",
         ),
         report.heading("Where a step helps"),
         report.picture(
             scratch / "map.png",
             f"Loss of “{wish.target.strip()}” by layer and token when that one activation is "
-            "moved; a ring where the model "
-            "then predicts it.",
+            "moved; a ring where the model then predicts it.",
         ),
         report.paragraph(
             "Each cell is the model with only one activation moved. Ring: it predicts the target.",
@@ -45,16 +41,14 @@ def sections(
             report.picture(
                 scratch / "sweep.png",
                 f"Two curves over the bound, whose chosen value is {result['boundary']:.3g}: the "
-                "shares of positive prompts "
-                "that predict the target and negative ones that answer as before.",
+                "shares of positive prompts that predict the target and negative ones that answer "
+                "as before.",
             ),
             report.paragraph(
                 "The bound is chosen on all prompts. In cross-validation, where the bound for "
-                "each prompt is that of the "
-                f"others, {result['on_target']:.0%} of the positive ones predict the target, "
-                f"{result['unchanged']:.0%} of "
-                f"the negative ones answer as before, and {result['off_target']:.0%} do not "
-                "predict the target.",
+                f"each prompt is that of the others, {result['on_target']:.0%} of the positive "
+                f"ones predict the target, {result['unchanged']:.0%} of the negative ones answer "
+                f"as before, and {result['off_target']:.0%} do not predict the target.",
                 "note",
             ),
         ]
@@ -77,8 +71,7 @@ def sections(
         report.table(columns, cells, ["note", "", "", "", *["number"] * 4]),
         report.paragraph(
             "Loss: of the target's first token, in nats. Distance: of the nearest token from the "
-            "key. f: how much of the "
-            "memory is added there; 1 is all of it.",
+            "key. f: how much of the memory is added there; 1 is all of it.",
             "note",
         ),
         report.heading("To use it"),

@@ -1,5 +1,4 @@
-"""Finds where one gradient step makes a prompt answer with the target: patch map, step size, site
-of the memory.
+"""Finds where one gradient step makes a prompt answer with the target.
 
 A patch adds -step * gradient to the activation at one layer and one token. L layers, T prompt
 tokens, W width.
@@ -43,9 +42,7 @@ class PatchMap(NamedTuple):
 
 
 def middle_step(trace: Trace, known: int) -> float:
-    """Ratio of mean activation size to mean gradient size, over all layers and the known tokens of
-    one prompt.
-    """
+    """Ratio of mean activation size to mean gradient size, over all layers and known tokens."""
     sizes = [
         np.linalg.norm(x[0, :, :known], axis=-1).mean()
         for x in (trace.activations, trace.gradients)
@@ -56,25 +53,18 @@ def middle_step(trace: Trace, known: int) -> float:
 def choose_step(
     probe: Probe, prompt: Prompts, target: int, site: str, trace: Trace, layer: int | None = None
 ) -> float:
-    """Chooses the first step of the ladder at which patches of the last token succeed in three
-    layers (or in all).
-
-    If `layer` is given, they must succeed in that layer. If no step does, takes the one that
-    succeeds in most layers, and the smaller one of a tie.
+    """The first step of the ladder at which patches of the last token succeed in three layers (or
+    in all), or in `layer`. If none does, the one that succeeds in most layers, the smaller one of a
+    tie.
     """
     last = int(prompt.last[0])
     layers_L = np.arange(trace.gradients.shape[1]) if layer is None else np.array([layer])
     steps_S = middle_step(trace, last + 1) * LADDER
     deltas_SLW = -steps_S[:, None, None] * trace.gradients[0, layers_L, last]
     count = len(steps_S) * len(layers_L)
-    answers = probe.patched(
-        prompt,
-        target,
-        site,
-        np.tile(layers_L, len(steps_S)),
-        np.full(count, last),
-        deltas_SLW.reshape(count, -1),
-    )
+    layers_R, places_R = np.tile(layers_L, len(steps_S)), np.full(count, last)
+    deltas_RW = deltas_SLW.reshape(count, -1)
+    answers = probe.patched(prompt, target, site, layers_R, places_R, deltas_RW)
     successes_S = (answers.tokens == target).reshape(len(steps_S), len(layers_L)).sum(axis=1)
     enough = np.flatnonzero(successes_S >= min(ENOUGH_LAYERS, len(layers_L)))
     return float(steps_S[enough[0] if len(enough) else successes_S.argmax()])
@@ -88,10 +78,8 @@ def patch_map(
     places = prompt.cropped().tokens.shape[1]  # one program serves prompts of several lengths
     deltas_LTW = -step * trace.gradients[0, :, :places]
     # The last row is the unpatched prompt: its layer does not exist, so nothing is added.
-    layers_R, places_R = (
-        np.append(np.repeat(np.arange(layers), places), -1),
-        np.append(np.tile(np.arange(places), layers), 0),
-    )
+    layers_R = np.append(np.repeat(np.arange(layers), places), -1)
+    places_R = np.append(np.tile(np.arange(places), layers), 0)
     deltas_RW = np.concatenate(
         [deltas_LTW.reshape(-1, deltas_LTW.shape[-1]), np.zeros_like(deltas_LTW[0, :1])]
     )
@@ -113,15 +101,10 @@ def choose_layer(found: PatchMap) -> int | None:
 def remember(
     trace: Trace, prompt: Prompts, site: str, layer: int, step: float, bound: float, **settings
 ) -> Memory:
-    """Makes the memory of one prompt. Its key is the last token's activation, its value a step
-    along the gradient.
-
-    Raises:
-      InputError: the layer does not exist, or the loss does not depend on the activation there.
+    """The memory of one prompt: its key is the last token's activation, its value a step along the
+    gradient. Raises InputError if the loss does not depend on this activation.
     """
-    layers, last = trace.activations.shape[1], int(prompt.last[0])
-    if not 0 <= layer < layers:
-        raise InputError(f"there is no layer {layer}; this model has 0 to {layers - 1}")
+    last = int(prompt.last[0])
     key, gradient = trace.activations[0, layer, last], trace.gradients[0, layer, last]
     if not np.any(key) or not np.any(gradient):
         raise InputError(

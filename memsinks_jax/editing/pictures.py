@@ -16,9 +16,7 @@ _SHARES = (
 
 
 def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> None:
-    """Draws one panel: losses (L, T) as colours, with rings where the patched model predicts the
-    target.
-    """
+    """Draws losses (L, T) as colours, with rings where the patched model predicts the target."""
     image = axis.imshow(
         losses, aspect="auto", cmap="viridis_r", vmin=min(0.0, losses.min()), origin="lower"
     )
@@ -30,21 +28,15 @@ def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> No
 
 
 def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pathlib.Path) -> None:
-    """Draws the target's loss after every single patch, one panel for each of `maps`, with rings
-    where the patched model predicts the target. `words` are the prompt's tokens.
-    """
+    """Draws the target's loss after every single patch, a panel for each of `maps`. words: tokens."""
     layers = len(next(iter(maps.values())).losses)
     size = (1.6 + len(maps) * (1.2 + 0.62 * len(words)), 1.7 + 0.36 * layers)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False, layout="constrained")
     for axis, (title, found) in zip(axes[0], maps.items(), strict=True):
         draw_map(axis, found.losses, found.successes, target)
         axis.set(title=f"{title}, step {found.step:.3g} (unpatched {found.base_loss:.2f})")
-        axis.set_xticks(
-            range(len(words)),
-            [word.strip() or repr(word) for word in words],
-            rotation=45,
-            ha="right",
-        )
+        shown = [word.strip() or repr(word) for word in words]
+        axis.set_xticks(range(len(words)), shown, rotation=45, ha="right")
     save(figure, path, dpi=130)
 
 
@@ -52,15 +44,8 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
     """Draws the shares of positive and negative prompts over the bounds."""
     figure, axis = plt.subplots(figsize=(7.4, 3.6), layout="constrained")
     for name, label, colour, style in _SHARES:
-        axis.plot(
-            swept.bounds,
-            getattr(swept, name)(),
-            style,
-            color=colour,
-            label=label,
-            marker="o",
-            markersize=3,
-        )
+        shares, look = getattr(swept, name)(), {"marker": "o", "markersize": 3}
+        axis.plot(swept.bounds, shares, style, color=colour, label=label, **look)
     axis.axvline(chosen, color="black", linewidth=1, linestyle=":", label=f"taken: {chosen:.3g}")
     axis.set(xscale="log", xlabel="boundary b", ylabel="share of prompts", ylim=(-0.03, 1.03))
     tidy(axis)
@@ -69,18 +54,12 @@ def draw_sweep(swept: Sweep, chosen: float, path: pathlib.Path) -> None:
 
 
 def draw_similarities(rows: list[dict], path: pathlib.Path) -> None:
-    """Draws how strongly the memory acts on each prompt, wanted or not. `rows` come from
-    `search.effects`.
-    """
+    """Draws how strongly the memory acts on each prompt. `rows` come from `search.effects`."""
     colours = {"prompt": "black", "positive": "#1f618d", "negative": "#c0392b"}
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + 0.26 * len(rows)), layout="constrained")
     places = np.arange(len(rows))[::-1]
-    axis.barh(
-        places,
-        [row["similarity"] for row in rows],
-        color=[colours[row["kind"]] for row in rows],
-        height=0.7,
-    )
+    similarities, kinds = zip(*((row["similarity"], row["kind"]) for row in rows), strict=True)
+    axis.barh(places, similarities, color=[colours[kind] for kind in kinds], height=0.7)
     axis.set_yticks(places, [row["prompt"] for row in rows], fontsize=8)
     axis.set(xlim=(0, 1.02), xlabel="f at the prompt's nearest token: 1 is all of the memory")
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]

@@ -6,6 +6,7 @@ bounds.
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,18 +24,14 @@ from memsinks_jax.model.losses import logits, token_losses
 
 
 class Trace(NamedTuple):
-    """Activations at a site, and gradients of the target's loss with respect to them: float32 (B,
-    L, T, W) each.
-    """
+    """Activations at a site, gradients of the target's loss there: float32 (B, L, T, W)."""
 
     activations: np.ndarray
     gradients: np.ndarray
 
 
 class Answers(NamedTuple):
-    """Predictions after prompts: most likely token int32 (B,), loss of a target in nats (B,), all
-    logits (B, V).
-    """
+    """The likeliest token int32 (B,), loss of a target (B,) in nats, all logits (B, V)."""
 
     tokens: np.ndarray
     losses: np.ndarray
@@ -54,18 +51,22 @@ class Probe:
                 "and edit that"
             )
         self._gates = sinks.interventions(config, "drop", None, config.seed, None)
+
+        def at_bound(params, prompts, target_B, memory, bounds_M):
+            memories = (dataclasses.replace(memory, bounds=bounds_M),)
+            return self._answer_with(params, prompts, target_B, memories)
+
+        def loss(*given):
+            return self._answer_with(*given, ())[1].sum()
+
         self._answer = placement.jit(self._answer_with)
         self._trace = placement.jit(self._trace_at, static_argnames="site")
         self._distances = placement.jit(self._distances_from)
         self._patch = placement.jit(self._patch_at, static_argnames="site")
         self._text_losses = placement.jit(self._text_losses_with)
-        self._gradient = placement.jit(
-            jax.grad(lambda *given: self._answer_with(*given, ())[1].sum())
-        )
+        self._gradient = placement.jit(jax.grad(loss))
         self._write = placement.jit(self._write_with, static_argnames="count")
-        self._over_bounds = placement.jit(
-            jax.vmap(self._answer_at_bound, in_axes=(None, None, None, None, 0))
-        )
+        self._over_bounds = placement.jit(jax.vmap(at_bound, in_axes=(None, None, None, None, 0)))
 
     def width(self, site: str) -> int:
         """Width W of a site."""
@@ -75,27 +76,20 @@ class Probe:
         self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()
     ) -> Answers:
         """Predicts after every prompt. Losses are of `target`: one token for all prompts, or (B,)."""
-        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
-        return Answers(
-            *map(np.asarray, self._answer(self.params, prompts, target_B, tuple(memories)))
-        )
+        target_B = _of_each(prompts, target)
+        return _answers(self._answer(self.params, prompts, target_B, tuple(memories)))
 
     def answers_over_bounds(
         self, prompts: Prompts, target: int, memory: Memory, bounds: np.ndarray
     ) -> Answers:
-        """As `answers`, once for every bound, which applies to all memories -> (N, B), (N, B), (N,
-        B, V).
-        """
-        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
+        """As `answers`, with each bound for all memories -> (N, B), (N, B), (N, B, V)."""
+        target_B = _of_each(prompts, target)
         bounds_NM = np.repeat(np.float32(bounds)[:, None], len(memory.bounds), axis=1)
-        return Answers(
-            *map(np.asarray, self._over_bounds(self.params, prompts, target_B, memory, bounds_NM))
-        )
+        return _answers(self._over_bounds(self.params, prompts, target_B, memory, bounds_NM))
 
     def write(self, prompts: Prompts, count: int, memories: Sequence[Memory] = ()) -> np.ndarray:
-        """Generates `count` tokens greedily after each prompt -> int32 (B, count).
-
-        Recomputes the whole prompt for every token. Prompts must leave room for them.
+        """Generates `count` tokens greedily after each prompt -> int32 (B, count). Recomputes the
+        whole prompt for every token. Prompts must leave room for them.
         """
         assert prompts.last.max() + count <= prompts.tokens.shape[1]
         return np.asarray(self._write(self.params, prompts, tuple(memories), count=count))
@@ -103,18 +97,12 @@ class Probe:
     def text_losses(
         self, prompts: Prompts, memories: Sequence[Memory] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Summed loss in nats over each text's tokens after the first, and the number of these
-        tokens -> (B,), (B,).
-        """
+        """Summed loss of each text's tokens after the first, and their number -> (B,), (B,)."""
         return tuple(map(np.asarray, self._text_losses(self.params, prompts, tuple(memories))))
 
     def gradient(self, prompts: Prompts, target: int) -> dict:
-        """Gradient of the target's loss, summed over prompts, with respect to all parameters: a
-        tree like theirs.
-        """
-        return self._gradient(
-            self.params, prompts, np.broadcast_to(np.int32(target), prompts.last.shape)
-        )
+        """Gradient of the target's loss, summed over prompts, in all parameters."""
+        return self._gradient(self.params, prompts, _of_each(prompts, target))
 
     def with_params(self, params: dict) -> "Probe":
         """The same model with other parameters. Does not compile again."""
@@ -123,66 +111,48 @@ class Probe:
         return other
 
     def trace(self, prompts: Prompts, target: int | np.ndarray, site: str) -> Trace:
-        """Activations and gradients at a site, at all layers and positions, from one forward and
-        backward pass.
-
-        The gradients are of the target's negative log-probability after the last position, summed
-        over prompts.
+        """Activations and gradients at a site, from one forward and backward pass. The gradients
+        are of the loss after the last position, summed over prompts.
         """
-        target_B = np.broadcast_to(np.int32(target), prompts.last.shape)
-        return Trace(
-            *(
-                np.asarray(x).swapaxes(0, 1)
-                for x in self._trace(self.params, prompts, target_B, site=site)
-            )
-        )
+        both = self._trace(self.params, prompts, _of_each(prompts, target), site=site)
+        return Trace(*(np.asarray(x).swapaxes(0, 1) for x in both))
 
     def patched(self, prompt: Prompts, target: int, site: str, layers, places, deltas) -> Answers:
-        """Applies R patches to one prompt in one batch: patch r adds deltas[r], (W,), at layers[r]
-        and places[r].
-        """
+        """Patches a prompt in R ways: r adds deltas[r], (W,), at layers[r] and places[r]."""
         # positions after the last one do not matter
         rows = prompt.cropped().take(np.zeros(len(layers), int))
-        target_R = np.full(len(layers), target, np.int32)
         patches = (np.int32(layers), np.int32(places), np.asarray(deltas, np.float32))
-        return Answers(
-            *map(np.asarray, self._patch(self.params, rows, target_R, *patches, site=site))
-        )
+        target_R = _of_each(rows, target)
+        return _answers(self._patch(self.params, rows, target_R, *patches, site=site))
 
     def distances(self, prompts: Prompts, memory: Memory) -> np.ndarray:
-        """Distance of every position from every key, before any memory acts -> (B, T, M); infinite
-        at padding.
-        """
+        """Distance from keys before any memory acts -> (B, T, M); infinite at padding."""
         return np.asarray(self._distances(self.params, prompts, memory))
 
-    def _forward(self, params: dict, prompts: Prompts, changes: dict) -> jax.Array:
-        """Next-token logits after each prompt, (B, V)."""
-        rows = jnp.arange(prompts.tokens.shape[0])
-        return self._apply(
-            params,
-            prompts,
-            changes,
-            lambda x_BTD, head_DV: logits(x_BTD[rows, prompts.last], head_DV),
-        )
+    # What is compiled. All of it takes `params`, so that other parameters use the same program.
 
     def _apply(self, params: dict, prompts: Prompts, changes: dict, read_out) -> jax.Array:
-        return self._model(
-            params,
-            prompts.tokens,
-            prompts.segments,
-            prompts.positions,
-            compose(self._gates, changes),
-            read_out=read_out,
-        )
+        changes = compose(self._gates, changes)
+        return self._model(params, *prompts[:3], changes, read_out=read_out)
+
+    def _outcome(self, params: dict, prompts: Prompts, changes: dict, target_B) -> tuple:
+        """Of each prompt: the likeliest next token, the loss of its target, all logits."""
+        rows = jnp.arange(prompts.tokens.shape[0])
+
+        def after_last(x_BTD, head_DV):
+            return logits(x_BTD[rows, prompts.last], head_DV)
+
+        logits_BV = self._apply(params, prompts, changes, after_last)
+        log_chance_BV = jax.nn.log_softmax(logits_BV)
+        losses_B = -jnp.take_along_axis(log_chance_BV, target_B[:, None], axis=-1)[:, 0]
+        return logits_BV.argmax(axis=-1), losses_B, logits_BV
 
     def _answer_with(
         self, params: dict, prompts: Prompts, target_B, memories: tuple[Memory, ...]
     ) -> tuple:
         last_BT = prompts.positions == prompts.last[:, None]
-        return _outcome(
-            self._forward(params, prompts, interventions(memories, prompts.segments > 0, last_BT)),
-            target_B,
-        )
+        changes = interventions(memories, prompts.segments > 0, last_BT)
+        return self._outcome(params, prompts, changes, target_B)
 
     def _write_with(
         self, params: dict, prompts: Prompts, memories: tuple[Memory, ...], count: int
@@ -204,24 +174,15 @@ class Probe:
     def _text_losses_with(
         self, params: dict, prompts: Prompts, memories: tuple[Memory, ...]
     ) -> tuple:
-        changes = interventions(memories, prompts.segments > 0, None)
-        targets_BT = jnp.roll(prompts.tokens, -1, axis=1)
         weights_BT = (prompts.positions < prompts.last[:, None]).astype(jnp.float32)
-
-        def of_tokens(x_BTD, head_DV):
-            return token_losses(
-                x_BTD, head_DV, targets_BT=targets_BT, weights_BT=weights_BT, chunks=1
-            )
-
+        of_tokens = functools.partial(
+            token_losses,
+            targets_BT=jnp.roll(prompts.tokens, -1, axis=1),
+            weights_BT=weights_BT,
+        )
+        changes = interventions(memories, prompts.segments > 0, None)
         losses_BT = self._apply(params, prompts, changes, of_tokens)
         return losses_BT.sum(axis=1), weights_BT.sum(axis=1)
-
-    def _answer_at_bound(
-        self, params, prompts: Prompts, target_B, memory: Memory, bounds_M
-    ) -> tuple:
-        return self._answer_with(
-            params, prompts, target_B, (dataclasses.replace(memory, bounds=bounds_M),)
-        )
 
     def _trace_at(
         self, params: dict, prompts: Prompts, target_B, site: str
@@ -231,25 +192,22 @@ class Probe:
 
         def loss(shift_LBTW, record_LBTW):
             def record(x_BTW, layer):
-                seen = recorded(x_BTW[..., :width], record_LBTW[layer]) + shift_LBTW[layer].astype(
-                    x_BTW.dtype
-                )
+                seen = recorded(x_BTW[..., :width], record_LBTW[layer])
+                seen = seen + shift_LBTW[layer].astype(x_BTW.dtype)
                 return jnp.concatenate([seen, x_BTW[..., width:]], axis=-1)
 
-            return _outcome(self._forward(params, prompts, {site: record}), target_B)[1].sum()
+            return self._outcome(params, prompts, {site: record}, target_B)[1].sum()
 
         gradients, activations = jax.grad(loss, argnums=(0, 1))(nothing, nothing)
         return activations, gradients
 
     def _distances_from(self, params: dict, prompts: Prompts, memory: Memory) -> jax.Array:
         # Records them through a trace: an intervention can only return what it changes.
-        activations_LBTW, _ = self._trace_at(
-            params, prompts, jnp.zeros_like(prompts.last), memory.site
-        )
-        x_LBTM = jax.vmap(distances, in_axes=(None, 0, None))(
-            memory.distance, activations_LBTW, memory.keys
-        )
-        x_BTM = jnp.moveaxis(x_LBTM, 0, -1)[..., jnp.arange(len(memory.layers)), memory.layers]
+        target_B = jnp.zeros_like(prompts.last)
+        activations_LBTW, _ = self._trace_at(params, prompts, target_B, memory.site)
+        from_keys = functools.partial(distances, memory.distance, keys_MW=memory.keys)
+        x_BTML = jnp.moveaxis(jax.vmap(from_keys)(activations_LBTW), 0, -1)
+        x_BTM = x_BTML[..., jnp.arange(len(memory.layers)), memory.layers]
         return jnp.where(prompts.segments[:, :, None] > 0, x_BTM, jnp.inf)
 
     def _patch_at(
@@ -261,9 +219,12 @@ class Probe:
             added = (here_RT & (layers_R == layer)[:, None])[:, :, None] * deltas_RW[:, None]
             return x_RTW.at[..., : deltas_RW.shape[-1]].add(added.astype(x_RTW.dtype))
 
-        return _outcome(self._forward(params, rows, {site: patch}), target_R)
+        return self._outcome(params, rows, {site: patch}, target_R)
 
 
-def _outcome(logits_BV: jax.Array, target_B: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    losses_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_BV), target_B[:, None], axis=-1)[:, 0]
-    return logits_BV.argmax(axis=-1), losses_B, logits_BV
+def _of_each(prompts: Prompts, target: int | np.ndarray) -> np.ndarray:
+    return np.broadcast_to(np.int32(target), prompts.last.shape)
+
+
+def _answers(compiled: tuple) -> Answers:
+    return Answers(*map(np.asarray, compiled))

@@ -9,9 +9,7 @@ from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
 
 
 class Prompts(NamedTuple):
-    """int32 (B, T) arrays, and `last`, int32 (B,): the position that predicts the next token.
-    Padding has segment 0.
-    """
+    """int32 (B, T); `last`, int32 (B,), is the position that predicts. Padding has segment 0."""
 
     tokens: np.ndarray
     segments: np.ndarray
@@ -59,8 +57,7 @@ def encode(
         if len(rows[-1]) + room > context:
             raise InputError(
                 f"the prompt {text!r:.60} has {len(rows[-1])} tokens and {room} are to follow, "
-                "but the context is "
-                f"{context}; shorten it"
+                f"but the context is {context}; shorten it"
             )
     longest = max(map(len, rows)) + room
     length = min(-(-longest // multiple) * multiple, context)
@@ -75,11 +72,7 @@ def encode(
 
 
 def target_token(tokenizer: AnyTokenizer, prompt: str, target: str) -> int:
-    """The first token of `target` when it follows `prompt`.
-
-    Raises:
-      InputError: the target is empty, or the tokenizer cannot encode it.
-    """
+    """The first token of `target` after `prompt`. Raises InputError if there is none."""
     if not target.strip():
         raise InputError("--target is empty; give the new answer, for example --target=' Paris'")
     before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + target)

@@ -38,9 +38,7 @@ class Wish:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """The edit found: its memory, its patch map, and the sweep that chose its bound (None if the
-    bound was given).
-    """
+    """The memory, its patch map, and the sweep that chose its bound (None if it was given)."""
 
     memory: Memory
     map: patching.PatchMap
@@ -74,30 +72,19 @@ def find(run: Trained, probe: Probe, wish: Wish) -> Edit:
         other = next(site for site in SITES if site != wish.site)
         raise InputError(
             f"{'no step' if wish.step is None else f'a step of {step:g}'} at the {wish.site} of "
-            "any layer makes the model "
-            f"predict {wish.target!r} (loss {found.base_loss:.2f}, with a step of {step:.3g} at "
-            "best "
-            f"{found.losses[:, -1].min():.2f}); try --site={other}, another --step, or a fixed "
-            "--layer=N"
+            f"any layer makes the model predict {wish.target!r} (loss {found.base_loss:.2f}, with "
+            f"a step of {step:.3g} at best {found.losses[:, -1].min():.2f}); try --site={other}, "
+            "another --step, or a fixed --layer=N"
         )
-    memory = patching.remember(
-        trace,
-        prompt,
-        wish.site,
-        layer,
-        step,
-        wish.boundary or 1.0,
-        distance=wish.distance,
-        places=wish.places,
-    )
+    bound, settings = wish.boundary or 1.0, {"distance": wish.distance, "places": wish.places}
+    memory = patching.remember(trace, prompt, wish.site, layer, step, bound, **settings)
     if wish.boundary is not None:
         return Edit(memory, found, None)
     prompts, positives = encode(run.tokenizer, wish.prompts, context), 1 + len(wish.positive)
     rough = boundary.sweep(probe, memory, target, prompts, positives)
     swept = boundary.refined(probe, memory, rough, prompts)
-    return Edit(
-        dataclasses.replace(memory, bounds=np.float32([boundary.choose_bound(swept)])), found, swept
-    )
+    bounds = np.float32([boundary.choose_bound(swept)])
+    return Edit(dataclasses.replace(memory, bounds=bounds), found, swept)
 
 
 def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int) -> list[dict]:
@@ -110,56 +97,38 @@ def effects(run: Trained, probe: Probe, wish: Wish, memory: Memory, target: int)
       tokens; "similarity": f of it}].
     """
     kinds = ["prompt"] + ["positive"] * len(wish.positive) + ["negative"] * len(wish.negative)
-    context = run.config.data.row_length
-    count = max(
-        min(
-            WRITTEN_TOKENS,
-            context - max(1 + len(run.tokenizer.encode(text)) for text in wish.prompts),
-        ),
-        1,
-    )
-    prompts = encode(run.tokenizer, wish.prompts, context, room=count)
+    tokenizer, context = run.tokenizer, run.config.data.row_length
+    longest = max(1 + len(tokenizer.encode(text)) for text in wish.prompts)
+    count = max(min(WRITTEN_TOKENS, context - longest), 1)
+    prompts = encode(tokenizer, wish.prompts, context, room=count)
     # runs the same program as the memory
     nothing = dataclasses.replace(memory, deltas=np.zeros_like(memory.deltas))
-    both = [
-        (probe.answers(prompts, target, (m,)).losses, probe.write(prompts, count, (m,)))
-        for m in (nothing, memory)
-    ]
-    losses, tokens = zip(*both, strict=True)
-    texts = [
-        [_text_after(run, *row) for row in zip(wish.prompts, rows, strict=True)] for rows in tokens
-    ]
-    first_before, first_after = (rows[:, 0] for rows in tokens)
-    outcomes = ((first_after == target).tolist(), (first_after == first_before).tolist())
+    before, after = (probe.write(prompts, count, (m,)) for m in (nothing, memory))
+    loss_before, loss_after = (
+        probe.answers(prompts, target, (m,)).losses for m in (nothing, memory)
+    )
     nearest = np.abs(probe.distances(prompts, memory)[..., 0]).min(axis=1)
     similarity = bounding(nearest, memory.bounds[0], memory.height)
-    columns = (
-        kinds,
-        wish.prompts,
-        *texts,
-        *outcomes,
-        *(map(float, x) for x in (*losses, nearest, similarity)),
-    )
-    names = (
-        "kind",
-        "prompt",
-        "before",
-        "after",
-        "on_target",
-        "unchanged",
-        "loss_before",
-        "loss_after",
-        "distance",
-        "similarity",
-    )
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
+    def text(prompt: str, tokens: np.ndarray) -> str:
+        ended = np.flatnonzero(np.isin(tokens, tokenizer.stops))
+        return text_after(tokenizer, tokenizer.encode(prompt), tokens[: (*ended, count)[0]])
 
-def _text_after(run: Trained, prompt: str, tokens: np.ndarray) -> str:
-    ended = np.flatnonzero(np.isin(tokens, run.tokenizer.stops))
-    return text_after(
-        run.tokenizer, run.tokenizer.encode(prompt), tokens[: ended[0]] if len(ended) else tokens
-    )
+    return [
+        {
+            "kind": kind,
+            "prompt": prompt,
+            "before": text(prompt, before[n]),
+            "after": text(prompt, after[n]),
+            "on_target": bool(after[n, 0] == target),
+            "unchanged": bool(after[n, 0] == before[n, 0]),
+            "loss_before": float(loss_before[n]),
+            "loss_after": float(loss_after[n]),
+            "distance": float(nearest[n]),
+            "similarity": float(similarity[n]),
+        }
+        for n, (kind, prompt) in enumerate(zip(kinds, wish.prompts, strict=True))
+    ]
 
 
 def success_rates(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, float]:
@@ -167,10 +136,7 @@ def success_rates(rows: list[dict], swept: boundary.Sweep | None) -> dict[str, f
     if swept:
         return boundary.cross_validated(swept)
     negative = [row for row in rows if row["kind"] == "negative"]
-    shares = {
-        "on_target": float(np.mean([row["on_target"] for row in rows if row["kind"] != "negative"]))
-    }
-    if negative:
-        shares["unchanged"] = float(np.mean([row["unchanged"] for row in negative]))
-        shares["off_target"] = float(np.mean([not row["on_target"] for row in negative]))
-    return shares
+    hits = {"on_target": [row["on_target"] for row in rows if row["kind"] != "negative"]}
+    hits["unchanged"] = [row["unchanged"] for row in negative]
+    hits["off_target"] = [not row["on_target"] for row in negative]
+    return {name: float(np.mean(values)) for name, values in hits.items() if values}

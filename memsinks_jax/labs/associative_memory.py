@@ -5,8 +5,6 @@ Writes results.json, figure_NAME.png and index.html once everything is done.
 """
 
 import functools
-import shlex
-import sys
 
 from absl import flags
 
@@ -61,9 +59,7 @@ def main() -> None:
     figure = flags.DEFINE_enum(
         "figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True
     )
-    out_flag = flags.DEFINE_string(
-        "out", None, "Folder for results.json, the pictures and index.html.", required=True
-    )
+    out = shared.out_flag()
     seed = flags.DEFINE_integer("seed", 0, "Random seed.")
     choices = [
         flags.DEFINE_integer("runs", None, "Draws of data and embeddings; default: the figure's."),
@@ -85,15 +81,11 @@ def main() -> None:
         every = figure.value == "all"
         names = FIGURES if every else [figure.value]
         settings = {name: settings_of(name, seed.value, chosen, lenient=every) for name in names}
-        command = [
-            "python -m memsinks_jax.labs.associative_memory",
-            *map(shlex.quote, sys.argv[1:]),
-        ]
-        with shared.folder(out_flag.value) as out:
+        with shared.folder(out.value) as path:
             studies = measure(settings)
             seeds = sorted({run["seed"] for study in studies for run in study.runs})
             about = {"figure": figure.value, "preset": "laptop", "seeds": seeds}
-            return shared.write(out, about, TITLE, studies, " ".join(command))
+            return shared.write(path, about, TITLE, studies, shared.command("associative_memory"))
 
     command_line.run(run)
 

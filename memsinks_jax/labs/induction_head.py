@@ -9,7 +9,6 @@ resumes from there, and experiments with the same --out share their runs.
 import functools
 import logging
 import pathlib
-import shlex
 import signal
 import sys
 import threading
@@ -41,8 +40,7 @@ def train(
 ) -> Run:
     """One run, with a progress bar that shows its name.
 
-    During it SIGTERM and Ctrl-C save the state. At other times they end the command as usual: there
-    is nothing to save.
+    During it SIGTERM and Ctrl-C save the state. At other times there is nothing to save.
     """
     path = folder / f"{training.digest(recipe, statistics, seed)}.npz"
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,10 +99,8 @@ def forecast(preset: Preset, names: list[str]) -> str:
     )
     if not recipes:
         return f"preset {preset.name}: nothing to train, minutes"
-    seconds, runs = (
-        presets.predicted_seconds(preset, recipes) * len(preset.seeds),
-        len(recipes) * len(preset.seeds),
-    )
+    seconds = presets.predicted_seconds(preset, recipes) * len(preset.seeds)
+    runs = len(recipes) * len(preset.seeds)
     sizes = sorted(
         {(recipe.steps, recipe.batch, recipe.law.length, recipe.model.d) for recipe in recipes}
     )
@@ -119,17 +115,12 @@ def main() -> None:
     experiment = flags.DEFINE_enum(
         "experiment", None, [*EXPERIMENTS, "all"], "Experiment.", required=True
     )
-    out_flag = flags.DEFINE_string(
-        "out", None, "Folder for results.json, the pictures and index.html.", required=True
-    )
+    out, seeds_flag = shared.out_flag(), shared.seeds_flag()
     text = flags.DEFINE_string(
         "text", None, "Text file to count bigrams in; default: the bundled table."
     )
     preset_flag = flags.DEFINE_enum(
         "preset", "laptop", ["laptop", "paper"], "Size of model and training."
-    )
-    seeds_flag = flags.DEFINE_list(
-        "seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals."
     )
     choices = [
         flags.DEFINE_integer("k", None, "Triggers per sequence; default 5."),
@@ -150,9 +141,9 @@ def main() -> None:
         if preset.name == "paper" or sys.stderr.isatty():
             logger.info("%s", forecast(preset, names))
         about = {"experiment": experiment.value, "preset": preset.name, "seeds": list(seeds)}
-        command = ["python -m memsinks_jax.labs.induction_head", *map(shlex.quote, sys.argv[1:])]
-        with shared.folder(out_flag.value) as out:
-            return shared.write(out, about, TITLE, measure(preset, names, out), " ".join(command))
+        with shared.folder(out.value) as path:
+            studies = measure(preset, names, path)
+            return shared.write(path, about, TITLE, studies, shared.command("induction_head"))
 
     command_line.run(run)
 

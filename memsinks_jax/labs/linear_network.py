@@ -5,9 +5,6 @@ Measures each theorem as stated and as corrected. Writes results.json, theorem_N
 index.html once everything is done.
 """
 
-import shlex
-import sys
-
 from absl import flags
 
 from memsinks_jax.runs import command_line
@@ -21,20 +18,15 @@ def main() -> None:
     theorem = flags.DEFINE_enum(
         "theorem", None, [*THEOREMS, "all"], "Theorem of the paper.", required=True
     )
-    out_flag = flags.DEFINE_string(
-        "out", None, "Folder for results.json, the pictures and index.html.", required=True
-    )
-    seeds_flag = flags.DEFINE_list(
-        "seeds", ["0", "1", "2"], "Whole numbers; three or more give intervals."
-    )
+    out, seeds_flag = shared.out_flag(), shared.seeds_flag()
 
     def run() -> dict:
         seeds = command_line.seeds(seeds_flag.value)
+        names = list(THEOREMS) if theorem.value == "all" else [theorem.value]
         about = {"theorem": theorem.value, "preset": "laptop", "seeds": list(seeds)}
-        command = ["python -m memsinks_jax.labs.linear_network", *map(shlex.quote, sys.argv[1:])]
-        with shared.folder(out_flag.value) as out:
-            studies = measure(list(THEOREMS) if theorem.value == "all" else [theorem.value], seeds)
-            return shared.write(out, about, TITLE, studies, " ".join(command))
+        with shared.folder(out.value) as path:
+            studies = measure(names, seeds)
+            return shared.write(path, about, TITLE, studies, shared.command("linear_network"))
 
     command_line.run(run)
 

@@ -148,14 +148,8 @@ def test_memories_of_other_settings_act_one_after_the_other():
         jnp.asarray(X_BTW), jnp.int32(1)
     )
     np.testing.assert_allclose(together, changed(other, changed(memories())), atol=1e-5)
-    assert set(
-        interventions(
-            [memories(), memory_of("attention", 0, KEYS_MW[0], DELTAS_MW[0], 1.0)], EVERYWHERE, None
-        )
-    ) == {
-        "mlp",
-        "attention",
-    }
+    elsewhere = memory_of("attention", 0, KEYS_MW[0], DELTAS_MW[0], 1.0)
+    assert {*interventions([memories(), elsewhere], EVERYWHERE, None)} == {"mlp", "attention"}
 
 
 def test_what_lies_beyond_the_keys_width_stays():

@@ -21,15 +21,9 @@ from memsinks_jax.editing.prompts import encode
 from memsinks_jax.reporting import report
 from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.published import comparison as published
-from memsinks_jax.studies.published import maps, tables
+from memsinks_jax.studies.published import tables
 
 GPT2 = os.environ.get("MEMSINKS_JAX_GPT2")
-MAPS = {
-    ("nepal", "attention"): maps.NEPAL_ATTENTION,
-    ("nepal", "mlp"): maps.NEPAL_MLP,
-    ("tokyo", "attention"): maps.TOKYO_ATTENTION,
-    ("tokyo", "mlp"): maps.TOKYO_MLP,
-}
 RUNS = [(experiment, site) for experiment in tables.EXPERIMENTS for site in experiment.sites]
 each_experiment = pytest.mark.parametrize(
     "experiment", tables.EXPERIMENTS, ids=lambda experiment: experiment.name
@@ -44,20 +38,16 @@ each_run = pytest.mark.parametrize(
 
 @each_experiment
 def test_the_prompt_is_its_pieces_and_the_first_positive(experiment):
-    assert "".join(experiment.pieces) == experiment.prompt == experiment.positives[0]
-    assert len({*experiment.positives, *experiment.negatives}) == len(experiment.positives) + len(
-        experiment.negatives
-    )
+    assert "".join(experiment.pieces) == experiment.prompt
+    assert len(set(experiment.prompts)) == len(experiment.prompts)
 
 
 @each_run
-def test_a_map_is_of_all_layers_and_tokens_and_its_stars_are_the_successes(experiment, site):
+def test_a_map_is_of_all_layers_and_tokens_and_its_stars_are_the_lowest(experiment, site):
     run = experiment.sites[site]
     assert run.losses.shape == (12, len(experiment.pieces))
-    lines = MAPS[experiment.name, site].strip().split("\n")
-    stars = np.array([[cell.endswith("*") for cell in line.split()] for line in lines])
-    assert {tuple(cell) for cell in np.argwhere(stars).tolist()} == run.successes
-    assert run.site == min(run.successes)
+    stars = np.array([cell in run.successes for cell in np.ndindex(run.losses.shape)])
+    stars = stars.reshape(run.losses.shape)
     # Nothing but the last token's activation of the last layer is read out: patches elsewhere
     # change nothing.
     np.testing.assert_allclose(run.losses[11, :-1], run.base_loss, atol=run.colour_step)
@@ -65,16 +55,19 @@ def test_a_map_is_of_all_layers_and_tokens_and_its_stars_are_the_successes(exper
 
 
 @pytest.mark.parametrize(
-    ("name", "site", "chosen", "lowest", "highest"),
+    ("name", "site", "first", "successes", "chosen", "lowest", "highest"),
     [
-        ("nepal", "attention", 1.10, 0.504, 3.849),
-        ("nepal", "mlp", 0.81, 0.009, 10.063),
-        ("tokyo", "attention", 0.39, 0.0, 13.444),
-        ("tokyo", "mlp", 1.57, 0.0, 15.122),
+        ("nepal", "attention", (5, 7), 5, 1.10, 0.504, 3.849),
+        ("nepal", "mlp", (2, 7), 12, 0.81, 0.009, 10.063),
+        ("tokyo", "attention", (9, 8), 3, 0.39, 0.0, 13.444),
+        ("tokyo", "mlp", (7, 8), 5, 1.57, 0.0, 15.122),
     ],
 )
-def test_a_map_lies_in_the_range_of_its_colours(name, site, chosen, lowest, highest):
+def test_a_map_lies_in_the_range_of_its_colours(
+    name, site, first, successes, chosen, lowest, highest
+):
     run = next(e for e in tables.EXPERIMENTS if e.name == name).sites[site]
+    assert run.site == first and len(run.successes) == successes
     assert run.losses[run.site] == chosen
     assert lowest <= run.losses.min() <= lowest + run.colour_step
     assert highest - run.colour_step <= run.losses.max() <= highest
@@ -219,11 +212,16 @@ def with_first(entries, entry):
     return (entry, *entries[1:])
 
 
-ATTENTION = tables.TOKYO.sites["attention"]
+def with_detail(name, first):
+    numbers = with_first(getattr(DETAIL, name), first)
+    return changed_site(detail=dataclasses.replace(DETAIL, **{name: numbers}))
+
+
+ATTENTION, PROMPT = tables.TOKYO.sites["attention"], tables.TOKYO.prompt
 OTHERS = {
     "next token": (dataclasses.replace(tables.TOKYO, base_token="China"), "base"),
     "loss": (changed_site(base_loss=13.17), "base"),
-    "The city of Tokyo lies in the country of": (
+    PROMPT: (
         changed_site(completions=with_first(ATTENTION.completions, "Japan , and the city")),
         "completions",
     ),
@@ -233,22 +231,9 @@ OTHERS = {
         changed_site(accuracies=with_first(ATTENTION.accuracies, tables.Accuracy(0.01, 1, 7))),
         "accuracy",
     ),
-    "similarities of 'The city of Tokyo lies in the country of'": (
-        changed_site(
-            detail=dataclasses.replace(DETAIL, similarities=with_first(DETAIL.similarities, 0.994))
-        ),
-        "details",
-    ),
-    "losses of 'The city of Tokyo lies in the country of'": (
-        changed_site(detail=dataclasses.replace(DETAIL, losses=with_first(DETAIL.losses, 0.405))),
-        "details",
-    ),
-    "gradients of 'The'": (
-        changed_site(
-            detail=dataclasses.replace(DETAIL, gradients=with_first(DETAIL.gradients, 0.16))
-        ),
-        "details",
-    ),
+    f"similarities of {PROMPT!r}": (with_detail("similarities", 0.994), "details"),
+    f"losses of {PROMPT!r}": (with_detail("losses", 0.405), "details"),
+    "gradients of 'The'": (with_detail("gradients", 0.16), "details"),
 }
 
 
@@ -262,8 +247,10 @@ def test_what_differs_is_the_one_row_that_does_not_agree(what):
 
 
 def test_the_site_is_compared_and_a_patch_that_never_succeeds_is_no_site():
-    for site in ((10, 8), None):
-        assert [row.kind for row in rows_of(changed_site(site=site)) if not row.agrees] == ["site"]
+    for successes in (ATTENTION.successes - {(9, 8)}, frozenset()):
+        others = [row for row in rows_of(changed_site(successes=successes)) if not row.agrees]
+        assert [row.kind for row in others] == ["successes", "site"]
+        assert others[1].ours == min(successes, default=None)
 
 
 def test_numbers_agree_to_the_articles_precision():
@@ -284,12 +271,8 @@ def test_many_small_differences_are_one_large_one():
 def test_the_table_has_a_line_a_list_and_claims_are_shares():
     rows = rows_of(with_loss(0.11))
     columns, lines = published.table(rows)
-    assert [
-        "tokyo, attention",
-        "losses",
-        "107 of 108",
-        "layer 3, 'of': 13.31; ours: 13.42",
-    ] in lines
+    first = "layer 3, 'of': 13.31; ours: 13.42"
+    assert ["tokyo, attention", "losses", "107 of 108", first] in lines
     assert ["tokyo, attention", "accuracy", "32 of 32", "–"] in lines
     assert len(lines) == len({(row.run, row.kind) for row in rows})
     assert report.plain_table(columns, lines).count("\n") == len(lines) + 1
@@ -341,7 +324,7 @@ def small(step):
     last = len(tables.TOKYO.pieces) - 1
     sites = {
         name: dataclasses.replace(
-            site, losses=site.losses[:LAYERS], successes=frozenset({(1, last)}), site=(1, last)
+            site, losses=site.losses[:LAYERS], successes=frozenset({(1, last)})
         )
         for name, site in tables.TOKYO.sites.items()
     }
@@ -396,7 +379,6 @@ def test_a_model_is_measured_like_gpt2(world):
     for name, site in edited.sites.items():
         trace = probe.trace(prompt, KATH, name)
         layer = min(site.successes)[0]
-        assert site.site == min(site.successes)
         assert np.isfinite(site.losses).all() and len(np.unique(site.losses.round(3))) > 2
         patched = probe.patched(
             prompt, KATH, name, [layer], [last], -STEP * trace.gradients[:, layer, last]
@@ -427,7 +409,7 @@ def test_a_model_is_measured_like_gpt2(world):
         != pytest.approx(float(base.losses[0]))
     )
     assert detail.tokens[0] == run.tokenizer.decode(after.tokens).strip()
-    texts = [*tables.TOKYO.positives, *tables.TOKYO.negatives]
+    texts = [*tables.TOKYO.prompts]
     x = probe.distances(encode(run.tokenizer, texts, 64, opening=False, room=5), memory)[
         ..., 0
     ].min(axis=1)

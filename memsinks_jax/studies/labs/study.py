@@ -1,6 +1,4 @@
-"""Shared by the labs: a finished study, its claims, the kinds of panels in its picture, its report
-page.
-"""
+"""Shared by the labs: a finished study, its claims, kinds of panels, its report page."""
 
 import contextlib
 import dataclasses
@@ -8,12 +6,14 @@ import itertools
 import logging
 import os
 import pathlib
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tqdm
+from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
@@ -24,18 +24,8 @@ from memsinks_jax.runs.interruption import atomic_folder
 logger = logging.getLogger("memsinks_jax.labs")
 
 DASHED, GREY = (0, (4, 3)), "#7f8c8d"
-COLOURS = (
-    "#1f618d",
-    "#c0392b",
-    "#1e8449",
-    "#d68910",
-    "#7d3c98",
-    GREY,
-    "#117a65",
-    "#6e2c00",
-    "#2e4053",
-    "#85c1e9",
-)
+COLOURS = ("#1f618d", "#c0392b", "#1e8449", "#d68910", "#7d3c98", GREY)
+COLOURS += ("#117a65", "#6e2c00", "#2e4053", "#85c1e9")
 SHARE = (0, 1.02)  # the limits of an axis of shares
 Panel = Callable[[plt.Axes], None]  # draws on an axis
 
@@ -72,9 +62,21 @@ class Study:
         pictures.save(figure, path, dpi=140, bbox_inches="tight")
 
 
-def claim(id: str, statement: str, paper: str, values: Iterable[float], **bounds: float) -> Claim:
-    """A row of the table of claims. values: one per seed. bounds: at_least, at_most."""
-    return Claim(id, statement, paper, list(map(float, values)), **bounds)
+class Claims(list[Claim]):
+    """The table of claims of a study. `values` have one number per seed."""
+
+    def add(self, id: str, statement: str, paper: str, values: Iterable[float], **bounds) -> None:
+        """bounds: at_least, at_most."""
+        self.append(Claim(id, statement, paper, list(map(float, values)), **bounds))
+
+    def near(self, id, statement, paper, values, expected: float, reach: float, digits=6) -> None:
+        """Claims a number within `reach` of the expected one; bounds have so many digits."""
+        low, high = (round(float(expected + sign * reach), digits) for sign in (-1, 1))
+        self.add(id, statement, paper, values, at_least=low, at_most=high)
+
+    def never(self, id: str, statement: str, paper: str, counts, trials: int) -> None:
+        """Claims that a bound is never violated. One count per seed."""
+        self.add(id, f"{statement}: violations in {trials:,} trials", paper, counts, at_most=0)
 
 
 def mean_ci(values: Iterable[float], digits: int = 2) -> str:
@@ -82,12 +84,25 @@ def mean_ci(values: Iterable[float], digits: int = 2) -> str:
     return with_interval(list(map(float, values)), digits)
 
 
+def out_flag() -> flags.FlagHolder:
+    help = "Folder for results.json, the pictures and index.html."
+    return flags.DEFINE_string("out", None, help, required=True)
+
+
+def seeds_flag() -> flags.FlagHolder:
+    help = "Whole numbers; three or more give intervals."
+    return flags.DEFINE_list("seeds", ["0", "1", "2"], help)
+
+
+def command(lab: str) -> str:
+    """The command that runs, for the page."""
+    return " ".join([f"python -m memsinks_jax.labs.{lab}", *map(shlex.quote, sys.argv[1:])])
+
+
 @contextlib.contextmanager
 def folder(out: str) -> Iterator[pathlib.Path]:
-    """The folder of the flag --out, in which no other command writes until the block ends.
-
-    Raises:
-      InputError: it is a file, or another command writes there.
+    """The folder of --out, in which no other command writes until the block ends. Raises InputError
+    if it is a file, or another command writes there.
     """
     path = pathlib.Path(out)
     if path.exists() and not path.is_dir():
@@ -97,9 +112,7 @@ def folder(out: str) -> Iterator[pathlib.Path]:
 
 
 def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
-    """Makes all studies, with a progress bar on a terminal, else one line per study. unit:
-    'figure', 'theorem'.
-    """
+    """Makes all studies, with a progress bar on a terminal, else one line per study."""
     studies = []
     with tqdm.tqdm(makers.items(), unit=unit, disable=not sys.stderr.isatty()) as bar:
         for name, make in bar:
@@ -112,16 +125,12 @@ def measure(unit: str, makers: dict[str, Callable[[], Study]]) -> list[Study]:
 
 
 def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], command: str) -> dict:
-    """Draws the plots, writes results.json and index.html, prints the claims -> the content of
-    results.json.
+    """Draws the plots, writes results.json and index.html, prints the claims -> results.json.
 
     Nothing appears in `out` until everything is made. With several studies, the names of variants
-    and claims in results.json start with the study's name.
-
-    Args:
-      about: the first entries of results.json. The very first, such as {"figure": "5"}, also names
-      the PNG files.
-      title: of the page, if there are several studies.
+    and claims in results.json start with the study's name. about: the first entries of
+    results.json. The very first, such as {"figure": "5"}, also names the PNG files. title: of a
+    page of several studies.
     """
     several, kind = len(studies) > 1, next(iter(about))
     runs, claims = [], []
@@ -157,11 +166,8 @@ def write(out: pathlib.Path, about: dict, title: str, studies: list[Study], comm
 def finish(
     axis, title: str, x: str, y: str, legend: int = 0, log: str = "", ticks=(), **settings
 ) -> None:
-    """Sets title, labels, grid and log scales, and puts a legend of `legend` columns below the
-    panel.
-
-    ticks: the only ones of a logarithmic x axis, as plain numbers, about seven of them. settings:
-    of `Axes.set`.
+    """Sets title, labels, grid and log scales, and a legend of `legend` columns below. ticks: of a
+    logarithmic x axis, as plain numbers, about seven of them. settings: of `Axes.set`.
     """
     axis.set(
         title=title, xlabel=x, ylabel=y, **settings, **{f"{which}scale": "log" for which in log}
@@ -172,13 +178,8 @@ def finish(
         axis.set_xticks(chosen, [f"{place:g}" for place in chosen])
         axis.xaxis.set_minor_locator(plt.NullLocator())
     if legend:
-        axis.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.16),
-            ncols=legend,
-            frameon=False,
-            fontsize=8.5,
-        )
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+        axis.legend(ncols=legend, frameon=False, fontsize=8.5, **below)
 
 
 def lines(
@@ -205,33 +206,16 @@ def lines(
     """
 
     def draw(axis) -> None:
-        colours = (
-            plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
-            if ordered
-            else itertools.cycle(COLOURS)
-        )
+        dark_to_light = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(shown)))
+        colours = dark_to_light if ordered else itertools.cycle(COLOURS)
         for (label, (places, values, *derived)), colour in zip(
             shown.items(), colours, strict=False
         ):
             if values is not None:
-                values_SX = np.atleast_2d(values)
-                axis.plot(
-                    places,
-                    values_SX.mean(0),
-                    style,
-                    color=colour,
-                    label=label,
-                    linewidth=1.8,
-                    markersize=4,
-                )
-                axis.fill_between(
-                    places,
-                    values_SX.min(0),
-                    values_SX.max(0),
-                    color=colour,
-                    alpha=0.18,
-                    linewidth=0,
-                )
+                values_SX, look = np.atleast_2d(values), {"linewidth": 1.8, "markersize": 4}
+                axis.plot(places, values_SX.mean(0), style, color=colour, label=label, **look)
+                ends = values_SX.min(0), values_SX.max(0)
+                axis.fill_between(places, *ends, color=colour, alpha=0.18, linewidth=0)
             for number, line in enumerate(derived):
                 name = label if values is None and number == 0 else None
                 axis.plot(places, line, color=colour, linestyle=DASHED, linewidth=1.2, label=name)
@@ -256,9 +240,7 @@ def scatter(
 def bars(
     title: str, y: str, labels: Sequence[str], groups: dict[str, Sequence], **settings
 ) -> Panel:
-    """A panel of bars of means, with a dot per seed. groups: {legend: [values of the seeds for
-    every label]}.
-    """
+    """A panel of bars of means, with a dot per seed. groups: {legend: [values for every label]}."""
 
     def draw(axis) -> None:
         width, places = 0.8 / len(groups), np.arange(len(labels))
@@ -266,14 +248,8 @@ def bars(
             zip(groups.items(), COLOURS, strict=False)
         ):
             at = places + (group - (len(groups) - 1) / 2) * width
-            axis.bar(
-                at,
-                [np.mean(one) for one in values],
-                width * 0.92,
-                color=colour,
-                alpha=0.75,
-                label=name,
-            )
+            means = [np.mean(one) for one in values]
+            axis.bar(at, means, width * 0.92, color=colour, alpha=0.75, label=name)
             for place, one in zip(at, values, strict=True):
                 axis.plot([place] * len(one), one, ".", color="black", markersize=4)
         axis.set_xticks(
@@ -316,11 +292,3 @@ def record(
 def columns(rows: list[dict]) -> dict[str, np.ndarray]:
     """Metrics of several seeds, one row per seed -> {name: values (seeds,)}."""
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-
-def near(
-    id: str, statement: str, paper: str, values, expected: float, tolerance: float, digits: int = 6
-) -> Claim:
-    """A claim that a number is `expected` to within `tolerance`; bounds have so many digits."""
-    low, high = (round(float(expected + sign * tolerance), digits) for sign in (-1, 1))
-    return claim(id, statement, paper, values, at_least=low, at_most=high)

@@ -70,6 +70,15 @@ TOKYO_MLP = """
 
 def losses_of(text: str) -> np.ndarray:
     """Losses of a map -> float (layers, tokens)."""
-    return np.array(
-        [[float(cell.rstrip("*")) for cell in line.split()] for line in text.strip().split("\n")]
+    return np.array([row.replace("*", "").split() for row in text.strip().split("\n")], float)
+
+
+def stars_of(text: str) -> frozenset[tuple[int, int]]:
+    """The cells (layer, token) with a star."""
+    rows = enumerate(text.strip().split("\n"))
+    return frozenset(
+        (layer, token)
+        for layer, row in rows
+        for token, cell in enumerate(row.split())
+        if "*" in cell
     )

@@ -26,9 +26,7 @@ COMPLETED = 5  # number of greedy tokens of a completion
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """At one bound: numbers of positive prompts answered with the target, and of negative ones
-    answered otherwise.
-    """
+    """At one bound: positive prompts answered with the target, negative ones answered otherwise."""
 
     bound: float
     positives: int
@@ -63,8 +61,7 @@ class SiteRun:
     Attributes:
       base_loss: loss of the target without a patch.
       losses: (layers, prompt tokens), after each single patch, with a precision of `colour_step`.
-      successes: (layer, token) of patches that make the target most likely. site: the first of
-        them, layer by layer; its layer gets the memory. None if no patch succeeds.
+      successes: (layer, token) of patches that make the target most likely.
       accuracies: the sweeps, the wide one first. bound: the one chosen. completions: of all prompts
       at this bound.
     """
@@ -73,11 +70,15 @@ class SiteRun:
     losses: np.ndarray
     colour_step: float
     successes: frozenset[tuple[int, int]]
-    site: tuple[int, int] | None
     accuracies: tuple[Accuracy, ...]
     bound: float
     completions: tuple[str, ...]
     detail: Detail | None = None
+
+    @property
+    def site(self) -> tuple[int, int] | None:
+        """The first successful patch, layer by layer; its layer gets the memory."""
+        return min(self.successes, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +91,6 @@ class Experiment:
     """
 
     name: str
-    prompt: str
     pieces: tuple[str, ...]
     step: float
     positives: tuple[str, ...]
@@ -99,11 +99,18 @@ class Experiment:
     completions: tuple[str, ...]
     sites: dict[str, SiteRun]
 
+    @property
+    def prompt(self) -> str:
+        return self.positives[0]
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return (*self.positives, *self.negatives)
+
 
 _BOUNDS = 10.0 ** np.linspace(-2, 2, 21)
 
-# Counts at each of these bounds: positives and negatives of nepal attention, nepal mlp, tokyo
-# attention, tokyo mlp.
+# Positives and negatives at each bound: nepal attention, nepal mlp, tokyo attention, tokyo mlp.
 _WIDE = (
     """
 2 8  2 8  1 8  1 8  at .0100
@@ -122,9 +129,7 @@ _WIDE = (
 
 
 def _accuracies(column: int, *narrow: tuple[int, int, tuple[float, ...]]) -> tuple[Accuracy, ...]:
-    """The sweeps of a run: its column of the wide sweep, then (positives, negatives, bounds) of the
-    narrow one.
-    """
+    """A run's column of the wide sweep, then (positives, negatives, bounds) of the narrow one."""
     counts = [
         list(map(int, line.split()[2 * column : 2 * column + 2]))
         for line in _WIDE.strip().split("\n")
@@ -134,8 +139,16 @@ def _accuracies(column: int, *narrow: tuple[int, int, tuple[float, ...]]) -> tup
     return (*wide, *sorted(second, key=lambda accuracy: accuracy.bound))
 
 
-def _last(token: int, layers: range) -> frozenset[tuple[int, int]]:
-    return frozenset((layer, token) for layer in layers)
+def _of_map(text: str, base_loss: float, **others) -> SiteRun:
+    return SiteRun(base_loss, maps.losses_of(text), successes=maps.stars_of(text), **others)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, _words(text)))
 
 
 def _columns(text: str) -> list[tuple[str, ...]]:
@@ -143,8 +156,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in column) for column in zip(*lines, strict=True)]
 
 
-# Before the edit, with a memory at attention, with one at mlp. Seven positive prompts, eight
-# negative ones.
+# Before the edit, with a memory at attention, with one at mlp. Seven prompts are positive.
 _NEPAL = _columns(r"""
 the Himal ay as ,          | Kath mand u , and            | Kath mand u , Nepal
 the capital of the Nep     | the capital , Kath mand      | Kath mand u , and
@@ -183,7 +195,6 @@ Japan , but in the         | Kath mand u , but            | the United States , 
 
 NEPAL = Experiment(
     name="nepal",
-    prompt="The capital city of Nepal is located in",
     pieces=("The", " capital", " city", " of", " Nepal", " is", " located", " in"),
     step=1.0,
     positives=(
@@ -208,12 +219,10 @@ NEPAL = Experiment(
     base_token="the",
     completions=_NEPAL[0],
     sites={
-        "attention": SiteRun(
+        "attention": _of_map(
+            maps.NEPAL_ATTENTION,
             base_loss=3.84,
-            losses=maps.losses_of(maps.NEPAL_ATTENTION),
             colour_step=0.013,
-            successes=_last(7, range(5, 10)),
-            site=(5, 7),
             bound=0.25,
             completions=_NEPAL[1],
             accuracies=_accuracies(
@@ -222,12 +231,10 @@ NEPAL = Experiment(
                 (5, 7, (0.48, 0.52, 0.56, 0.60)),
             ),
         ),
-        "mlp": SiteRun(
+        "mlp": _of_map(
+            maps.NEPAL_MLP,
             base_loss=3.84,
-            losses=maps.losses_of(maps.NEPAL_MLP),
             colour_step=0.039,
-            successes=_last(7, range(2, 12)) | {(3, 1), (3, 2)},
-            site=(2, 7),
             bound=0.5,
             completions=_NEPAL[2],
             accuracies=_accuracies(
@@ -244,7 +251,6 @@ NEPAL = Experiment(
 
 TOKYO = Experiment(
     name="tokyo",
-    prompt="The city of Tokyo lies in the country of",
     pieces=("The", " city", " of", " Tokyo", " lies", " in", " the", " country", " of"),
     step=10.0,
     positives=(
@@ -268,12 +274,10 @@ TOKYO = Experiment(
     base_token="Japan",
     completions=_TOKYO[0],
     sites={
-        "attention": SiteRun(
+        "attention": _of_map(
+            maps.TOKYO_ATTENTION,
             base_loss=13.06,
-            losses=maps.losses_of(maps.TOKYO_ATTENTION),
             colour_step=0.053,
-            successes=_last(8, range(9, 12)),
-            site=(9, 8),
             bound=0.225,
             completions=_TOKYO[1],
             accuracies=_accuracies(
@@ -287,75 +291,28 @@ TOKYO = Experiment(
             ),
             detail=Detail(
                 bound=0.2,
-                similarities=(
-                    1.0,
-                    0.9998,
-                    0.0942,
-                    0.9977,
-                    0.7591,
-                    0.3397,
-                    0.0,
-                    0.0,
-                    0.9338,
-                    0.0684,
-                    0.0,
-                    0.9827,
-                    0.0,
-                    0.9948,
+                similarities=_numbers(
+                    "1.0 0.9998 0.0942 0.9977 0.7591 0.3397 0.0 0.0 0.9338 0.0684 0.0 0.9827 "
+                    "0.0 0.9948"
                 ),
-                tokens=(
-                    "Kath",
-                    "Kath",
-                    "the",
-                    "Kath",
-                    "Kath",
-                    "K",
-                    "Nepal",
-                    "the",
-                    "Kath",
-                    "the",
-                    "Netherlands",
-                    "Kath",
-                    "its",
-                    "Kath",
+                tokens=_words(
+                    "Kath Kath the Kath Kath K Nepal the Kath the Netherlands Kath its Kath"
                 ),
-                losses=(
-                    0.3842,
-                    0.3052,
-                    8.5097,
-                    2.2104,
-                    1.0890,
-                    4.5788,
-                    6.4573,
-                    5.4828,
-                    2.4030,
-                    9.5872,
-                    12.6911,
-                    0.4869,
-                    14.4173,
-                    0.5275,
+                losses=_numbers(
+                    "0.3842 0.3052 8.5097 2.2104 1.0890 4.5788 6.4573 5.4828 2.4030 9.5872 "
+                    "12.6911 0.4869 14.4173 0.5275"
                 ),
-                own_similarities=(
-                    0.5160,
-                    0.5625,
-                    0.6194,
-                    0.6579,
-                    0.6408,
-                    0.9763,
-                    0.9894,
-                    0.9670,
-                    1.0,
+                own_similarities=_numbers(
+                    "0.5160 0.5625 0.6194 0.6579 0.6408 0.9763 0.9894 0.9670 1.0"
                 ),
                 activations=(2.112, 2.274, 2.990, 3.243, 2.260, 5.804, 8.008, 5.221, 6.583),
                 gradients=(0.1457, 0.0929, 0.0651, 0.6076, 0.0890, 0.2729, 0.0781, 0.1029, 2.5837),
             ),
         ),
-        "mlp": SiteRun(
+        "mlp": _of_map(
+            maps.TOKYO_MLP,
             base_loss=13.06,
-            losses=maps.losses_of(maps.TOKYO_MLP),
             colour_step=0.059,
-            successes=_last(8, range(7, 12)),
-            site=(7, 8),
             bound=0.1,
             completions=_TOKYO[2],
             accuracies=_accuracies(

@@ -241,9 +241,10 @@ def test_exponents_without_and_with_threshold(alpha):
         (figure_laws.proposition_2, laws.exponent_in_d, 3),
         (figure_laws.proposition_3, laws.exponent_thresholded, 4),
     ):
-        fits = proposition(settings).fits
-        assert len(fits) == count
-        for name, (_, d_X, errors_GX) in fits.items():
+        found = figure_laws.Found()
+        proposition(settings, found)
+        assert len(found.fits) == count
+        for name, (_, d_X, errors_GX) in found.fits.items():
             slope, rho = np.mean(laws.slope(d_X, errors_GX)), float(name.split("rho=")[1])
             assert slope == pytest.approx(predicted(alpha, rho), rel=0.15), name
 
@@ -251,7 +252,9 @@ def test_exponents_without_and_with_threshold(alpha):
 @pytest.mark.slow
 def test_exponent_in_samples():
     settings = Settings(seed=2, runs=20, alpha=2.0, n=2000, m=M)
-    _, times, errors_GT = figure_laws.proposition_1(settings).fits["q_0 of T samples"]
+    found = figure_laws.Found()
+    figure_laws.proposition_1(settings, found)
+    _, times, errors_GT = found.fits["q_0 of T samples"]
     assert np.mean(laws.slope(times, errors_GT)) == pytest.approx(-0.5, abs=0.06)
 
 

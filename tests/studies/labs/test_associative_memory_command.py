@@ -1,62 +1,11 @@
 """The command: what it writes, what it refuses."""
 
-import dataclasses
-import json
-
 import pytest
 import test_commands
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
-from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory.study import Settings
-from memsinks_jax.studies.labs.study import lines, write
-
-
-def test_a_figure_is_written_whole(tmp_path):
-    done = test_commands.run(
-        "labs.associative_memory", "--figure=5", f"--out={tmp_path}/new/5", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "new" / "5"
-    assert sorted(path.name for path in out.iterdir()) == [
-        "figure_5.png",
-        "index.html",
-        "results.json",
-    ]
-    content = json.loads((out / "results.json").read_text())
-    assert json.loads(done.stdout.splitlines()[-1]) == content
-    assert set(content) == {"figure", "preset", "seeds", "runs", "claims"}
-    assert content["figure"] == "5" and content["preset"] == "laptop" and content["seeds"] == [0]
-    run = next(run for run in content["runs"] if run["variant"] == "gamma=1")
-    assert set(run) == {"variant", "seed", "metrics", "curves"}
-    assert run["curves"]["f_n"]["n"][10] == 10
-    assert run["curves"]["f_n"]["value"][10] == pytest.approx(3.636, abs=6e-4)
-    assert len(run["curves"]["q"]["value"]) == 100
-    assert all(
-        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
-        for claim in content["claims"]
-    )
-    page = (out / "index.html").read_text()
-    assert "data:image/png;base64," in page and "--figure=5" in page
-    assert (out / "figure_5.png").read_bytes().startswith(b"\x89PNG")
-    assert "holds" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--figure=2",), "--figure"),
-        (("--figure=1", "--seed=x"), "seed"),
-        (("--figure=1", "--d=0"), "--d=0"),
-        (("--figure=1", "--n=100", "--p=101"), "--p=101"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
-    done = test_commands.run("labs.associative_memory", *arguments, f"--out={tmp_path}/out")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
-    assert not done.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -123,42 +72,6 @@ def test_groups_of_runs_are_independent_and_cover_the_runs():
     assert len(one.seeds) == 10 and one.draws == 3
     assert not set(one.seeds) & set(other.seeds)
     assert Settings(seed=0, runs=3).seeds == [0, 1, 2] and Settings(seed=0, runs=3).draws == 1
-
-
-def test_several_figures_share_one_page(tmp_path):
-    studies = command.measure(
-        {name: command.settings_of(name, 1, {"runs": 2}, lenient=True) for name in ("5", "6")}
-    )
-    content = write(tmp_path, {"figure": "all"}, command.TITLE, studies, "a command")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "figure_5.png",
-        "figure_6.png",
-        "index.html",
-        "results.json",
-    }
-    assert json.loads((tmp_path / "results.json").read_text()) == content
-    assert {claim["id"].split(":")[0] for claim in content["claims"]} == {"5", "6"}
-    assert {run["variant"].split(":")[0] for run in content["runs"]} == {"5", "6"}
-    page = (tmp_path / "index.html").read_text()
-    assert page.count("data:image/png") == 2 and "Figure 5" in page and "Figure 6" in page
-
-
-def test_a_panel_draws_every_line():
-    """There are more of them than colours."""
-    axis = plt.figure().add_subplot()
-    lines("", "", "", {str(number): ([0, 1], [number, number]) for number in range(15)})(axis)
-    assert len(axis.get_lines()) == len(axis.get_legend().get_texts()) == 15
-
-
-def test_nothing_is_written_when_a_picture_fails(tmp_path):
-    def fail(axis):
-        raise RuntimeError("no picture")
-
-    study = command.measure({"5": command.settings_of("5", 0, {})})[0]
-    broken = dataclasses.replace(study, panels=[fail])
-    with pytest.raises(RuntimeError):
-        write(tmp_path, {"figure": "all"}, command.TITLE, [study, broken], "a command")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

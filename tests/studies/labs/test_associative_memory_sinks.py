@@ -75,30 +75,17 @@ def test_masks_are_tied_to_the_documents_id():
     assert (many < 0.3).mean() == pytest.approx(0.3, abs=0.05)
 
 
-def test_recall_is_that_of_the_matrix():
+@pytest.mark.parametrize("each", [1, 3])
+def test_recall_is_that_of_the_matrix(each):
+    """Of `each` documents one is to be recalled; the memory is of all."""
     rng = np.random.default_rng(2)
-    stored, asked, y_N = (
-        rng.standard_normal((24, 10)),
-        rng.standard_normal((24, 10)),
-        rng.integers(0, 4, 24),
-    )
-    errors = sinks.recall(jnp.asarray(stored), jnp.asarray(asked), jnp.asarray(y_N), 4, (8, 24))
-    for size, error in zip((8, 24), errors, strict=True):
-        w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(size))
-        wrong = [(w_KM @ asked[x]).argmax() != y_N[x] for x in range(size)]
-        assert error == pytest.approx(np.mean(wrong))
-
-
-def test_recall_among_documents_that_are_read_once():
-    """Every third is to be recalled; the memory is of all."""
-    rng = np.random.default_rng(2)
-    stored, y_N = rng.standard_normal((24, 10)), rng.integers(0, 4, 24)
-    errors = sinks.recall(
-        jnp.asarray(stored), jnp.asarray(stored[::3]), jnp.asarray(y_N), 4, (4, 8)
-    )
-    for size, error in zip((4, 8), errors, strict=True):
-        w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(3 * size))
-        wrong = [(w_KM @ stored[x]).argmax() != y_N[x] for x in range(0, 3 * size, 3)]
+    stored, asked = rng.standard_normal((2, 24, 10))
+    asked, y_N = asked[::each], rng.integers(0, 4, 24)
+    sizes = (2, len(asked))
+    errors = sinks.recall(jnp.asarray(stored), jnp.asarray(asked), jnp.asarray(y_N), 4, sizes)
+    for size, error in zip(sizes, errors, strict=True):
+        w_KM = sum(np.outer(np.eye(4)[y_N[x]], stored[x]) for x in range(each * size))
+        wrong = [(w_KM @ asked[x]).argmax() != y_N[each * x] for x in range(size)]
         assert error == pytest.approx(np.mean(wrong))
 
 
@@ -161,12 +148,8 @@ def test_capacity_is_where_the_error_crosses():
 
 
 def test_measured_capacity_is_the_predicted_one():
-    cases = [
-        Case(256, 0.3, 0.0),
-        Case(256, 1.0, 0.0),
-        Case(256, 0.2, 0.3),
-        Case(256, 0.3, 0.0, False),
-    ]
+    cases = [Case(256, active, alike) for active, alike in ((0.3, 0.0), (1.0, 0.0), (0.2, 0.3))]
+    cases.append(Case(256, 0.3, 0.0, False))
     sizes = tuple(round(2**power) for power in np.arange(3, 10.1, 0.5))
     errors = sinks.measure([0], 6, cases, 16, sizes).mean(1)[0]
     held = [float(sinks.capacity(sizes, row[None], 0.05)[0]) for row in errors]

@@ -1,7 +1,6 @@
 """The command: what it writes, what it refuses, how it stops and resumes."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -25,89 +24,23 @@ from memsinks_jax.studies.labs.induction_head import (
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.study import write
 
-MODULE = [sys.executable, "-m", "memsinks_jax.labs.induction_head"]
-SMALL = ("--steps=20", "--d=8", "--batch=4", "--seeds=0,1")
-
-
-def lab(*arguments):
-    return subprocess.run(
-        [*MODULE, *arguments], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300
-    )
-
-
-@pytest.mark.slow
-def test_an_experiment_is_written_whole(tmp_path):
-    done = lab(
-        "--experiment=E1", f"--out={tmp_path}/new/out", "--json", "--preset=paper", "--k=3", *SMALL
-    )
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "new" / "out"
-    assert sorted(path.name for path in out.iterdir()) == [
-        "experiment_E1.png",
-        "index.html",
-        "results.json",
-        "runs",
-    ]
-    assert len(list((out / "runs").iterdir())) == 2
-    content = json.loads((out / "results.json").read_text())
-    assert json.loads(done.stdout.splitlines()[-1]) == content
-    assert set(content) == {"experiment", "preset", "seeds", "runs", "claims"}
-    assert (
-        content["experiment"] == "E1"
-        and content["preset"] == "paper"
-        and content["seeds"] == [0, 1]
-    )
-    run = content["runs"][0]
-    assert set(run) == {"variant", "seed", "metrics", "curves"}
-    assert run["curves"]["wo1"]["step"] == [10, 20] and "acc_clean" in run["metrics"]
-    assert all(
-        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
-        for claim in content["claims"]
-    )
-    page = (out / "index.html").read_text()
-    assert "data:image/png;base64," in page and "--experiment=E1" in page and "--k=3" in page
-    first_line = done.stderr.splitlines()[0]
-    assert (
-        "20 steps of 4 sequences of 256 tokens at width 8" in first_line
-        and "minutes on this machine" in first_line
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--experiment=E12",), "E12"),
-        (("--experiment=E1", "--text={folder}/one"), "1 different characters"),
-        (("--experiment=E1", "--k=66"), "--k=66"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
-    (tmp_path / "one").write_text("aaaa")
-    done = lab(
-        *(argument.format(folder=tmp_path) for argument in arguments), f"--out={tmp_path}/out"
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
-    assert not done.stdout and [path.name for path in tmp_path.iterdir()] == ["one"]
-
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "0 different"), (b"aaaa", "1 different"), (b"\xff\xfe\x00abc", "not UTF-8")],
+    [
+        (None, "cannot be read"),
+        (b"", "0 different"),
+        (b"aaaa", "1 different"),
+        ("".join(map(chr, range(300, 2400))).encode(), "2 to 2048"),
+        (b"\xff\xfe\x00abc", "in UTF-8"),
+    ],
 )
 def test_texts_that_cannot_be_used(content, message, tmp_path):
-    (tmp_path / "text").write_bytes(content)
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
     with pytest.raises(InputError, match=message) as refusal:
         bigrams.read_text(tmp_path / "text")
     assert "\n" not in str(refusal.value) and "--text=" in str(refusal.value)
-
-
-def test_texts_that_are_not_there(tmp_path):
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(InputError, match="cannot be read"):
-            bigrams.read_text(path)
-    with pytest.raises(InputError, match="holds 2048"):
-        bigrams.count("".join(map(chr, range(300, 2400))), "here")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +48,7 @@ def test_texts_that_are_not_there(tmp_path):
     [
         ({"k": 66}, "--k=66"),
         ({"k": 0}, "--k=0"),
-        ({"seeds": ()}, "--seeds"),
-        ({"seeds": (1, 1)}, "--seeds=1,1"),
+        ({"seeds": (2**31,)}, "--seeds"),
         ({"d": 4}, "--d=4"),
         ({"d": 130}, "--d=130"),
         ({"batch": 0}, "--batch=0"),
@@ -149,26 +81,18 @@ def test_experiments_share_their_runs():
         name: set(experiment.recipes(preset).values())
         for name, experiment in command.EXPERIMENTS.items()
     }
-    assert (
-        recipes["E1"] == recipes["E8"]
-        and recipes["E3"] & recipes["E5"]
-        and recipes["E6"] & recipes["E11"]
-    )
+    assert recipes["E1"] == recipes["E8"]
+    assert recipes["E3"] & recipes["E5"] and recipes["E6"] & recipes["E11"]
 
 
 @pytest.mark.slow
 def test_a_stopped_run_says_so_and_goes_on(tmp_path):
-    arguments = [
-        *MODULE,
-        "--experiment=E1",
-        f"--out={tmp_path}/out",
-        "--steps=4000",
-        "--d=8",
-        "--batch=4",
-        "--seeds=5",
-    ]
+    flags = ["--experiment=E1", "--steps=4000", "--d=8", "--batch=4", "--seeds=5"]
     stopped = subprocess.Popen(
-        arguments, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "memsinks_jax.labs.induction_head", f"--out={tmp_path}/out", *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     runs, deadline = tmp_path / "out" / "runs", time.monotonic() + 120
     while not runs.exists() and time.monotonic() < deadline:
@@ -241,10 +165,8 @@ def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
     monkeypatch.setattr(experiments, "BY_POSITION", 16)
     monkeypatch.setattr(measures, "SEQUENCES", 64)
-    experiment, preset = (
-        command.EXPERIMENTS[name],
-        Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8),
-    )
+    experiment = command.EXPERIMENTS[name]
+    preset = Preset("laptop", bigrams.bundled(), seeds=(0, 1), d=8)
     runs = {
         label: [made_up(recipe, preset.statistics, seed) for seed in preset.seeds]
         for label, recipe in experiment.recipes(preset).items()
@@ -259,21 +181,13 @@ def test_every_experiment_claims_and_draws(name, tmp_path, monkeypatch):
 
 def test_the_constructions_page(tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "evaluate", lambda *_: CONSTRUCTED)
-    monkeypatch.setattr(
-        construction,
-        "gradient_order",
-        lambda *_: {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2},
-    )
+    recalled = {"wo1": 0.2, "wk1": 0.9, "wk0": 0.1, "wk0_64": 0.2}
+    monkeypatch.setattr(construction, "gradient_order", lambda *_: recalled)
     preset = Preset("laptop", bigrams.bundled())
     study = command.EXPERIMENTS["construction"].study(preset, {})
-    content = write(
-        tmp_path, {"experiment": "construction"}, command.TITLE, [study, study], "a command"
-    )
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "experiment_construction.png",
-        "index.html",
-        "results.json",
-    }
+    about = {"experiment": "construction"}
+    content = write(tmp_path, about, command.TITLE, [study, study], "a command")
+    assert (tmp_path / "experiment_construction.png").exists()
     verdicts = {claim["id"]: claim["holds"] for claim in content["claims"]}
     assert verdicts["construction: probes: d=128"] and not verdicts["construction: accuracy: d=256"]
 

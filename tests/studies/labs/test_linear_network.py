@@ -1,41 +1,25 @@
 """The theorems: predicted numbers, failures of the stated forms, identities; the command."""
 
-import functools
-import json
 import math
 
 import numpy as np
 import pytest
 import scipy.integrate
-import test_commands
+import scipy.special
 
-from memsinks_jax.labs import linear_network as command
 from memsinks_jax.studies.labs.linear_network import (
     accumulation,
     coadaptation,
     disentangled,
-    forgetting,
     opening,
     readout,
     softmax,
     threshold,
 )
-from memsinks_jax.studies.labs.linear_network.trials import below, features, generator
-from memsinks_jax.studies.labs.study import write
+from memsinks_jax.studies.labs.linear_network.theorems import THEOREMS
+from memsinks_jax.studies.labs.linear_network.trials import features, generator
 
 SEED = 7
-
-
-@pytest.fixture(scope="module")
-def flow():
-    """{novelty: (problem, facts of where gradient descent ended)}."""
-    rng = generator(SEED, "test")
-    problems = [disentangled.problem(rng, novelty) for novelty in disentangled.NOVELTIES]
-    w_POF, _, _ = disentangled.descend(rng, problems)
-    return {
-        novelty: (one, disentangled.facts(one, w))
-        for novelty, one, w in zip(disentangled.NOVELTIES, problems, w_POF, strict=True)
-    }
 
 
 @pytest.mark.parametrize("novelty", [0.0, 0.05, 2.0])
@@ -55,34 +39,6 @@ def test_every_assumption_of_the_disentanglement_theorem_holds(novelty):
         assert np.linalg.norm(one.delta_O) == pytest.approx(1.5)
         np.testing.assert_allclose(one.delta_O @ one.star_OF, 0, atol=1e-12)
         assert np.linalg.norm(one.r_F[semantic]) == pytest.approx(novelty, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("novelty", "share", "distance"),
-    [(0.0, 0, 0), (0.3, 0.083, 0.43), (1.0, 0.5, 1.06), (4.5, 0.953, 1.46)],
-)
-def test_gradient_flow_uses_what_is_new_in_proportion(flow, novelty, share, distance):
-    found = flow[novelty][1]
-    assert found["to least norm"] < 1e-8 and found["to corrected form"] < 1e-8
-    assert found["share"] == pytest.approx(share, abs=5e-4)
-    assert found["to W_dis"] == pytest.approx(distance, abs=6e-3)
-    assert found["squared norm"] == pytest.approx(found["squared norm, corrected"], abs=1e-8)
-
-
-def test_norms_at_a_large_novelty(flow):
-    found = flow[4.5][1]
-    assert found["norm of r"] == pytest.approx(4.61, abs=5e-3)
-    assert found["squared norm"] == pytest.approx(0.14, abs=5e-3)
-    assert found["squared norm, bound of D.2"] == pytest.approx(0.82, abs=5e-3)
-    assert found["squared norm of W_dis"] == pytest.approx(2.28, abs=5e-3)
-
-
-def test_the_disentanglement_theorem_fails_where_the_once_seen_span_the_semantic_space(flow):
-    """Counterexample to D.3: all it assumes holds and gradient flow finds W_dis."""
-    assert flow[0.0][1]["to W_dis"] < 1e-9
-    assert disentangled.counts(SEED, spanning=True, trials=50)["stated"] == 50
-    novel = disentangled.counts(SEED, spanning=False, trials=50)
-    assert novel["stated"] == 0 and novel["corrected"] == 0 and novel["error"] < 1e-9
 
 
 def test_gradient_descent_is_the_flow():
@@ -122,12 +78,6 @@ def test_coadaptation_identity():
     np.testing.assert_allclose(made.mem, 0.1 * np.outer(residual_O, s_ND[9]), atol=1e-12)
 
 
-def test_coadaptation_rises_and_saturates():
-    ratios_N = coadaptation.rise(SEED, draws=100).mean(0)
-    np.testing.assert_allclose(ratios_N[:-2], coadaptation.EXPECTED[:-2], atol=coadaptation.REACH)
-    np.testing.assert_allclose(ratios_N[-2:], coadaptation.EXPECTED[-2:], atol=0.01)
-
-
 def test_trainings_side_by_side_are_those_one_by_one():
     rng = generator(SEED, "side by side")
     s_NBD, y_NBO = features(rng, 12, 3, 8), rng.standard_normal((12, 3, 5))
@@ -140,36 +90,11 @@ def test_trainings_side_by_side_are_those_one_by_one():
             )
 
 
-def test_the_stated_coadaptation_bound_fails_and_the_corrected_hold():
-    found = coadaptation.counts(SEED, trials=150)
-    assert 40 < found["stated"] < 100
-    assert found["with |W_mem|"] == found["proved"] == found["above 2 |W_mem| |x|"] == 0
-    assert found["identity"] < 1e-12
-    assert coadaptation.no_later_step(SEED) == 0
-
-
-def test_coadaptation_can_vanish_where_every_assumption_holds():
-    deviation, bound = coadaptation.exact_zero()
-    assert deviation < 1e-15 < 1e-3 < bound["with |W_mem|"] and bound["proved"] == 0
-
-
-def test_the_lemma_of_the_span_holds_on_the_cone_only():
-    k_1, k_2, x = np.array([1, 0]), np.array([0.6, 0.8]), np.array([0, 1])
-    assert k_1 @ k_2 > 0 and np.linalg.norm(np.outer(k_1, k_1) @ x) == 0
-    assert coadaptation.lemma(SEED, on_cone=False, trials=100) > 20
-    assert coadaptation.lemma(SEED, on_cone=True, trials=100) == 0
-
-
 def test_softmax_bounds():
-    found = softmax.vectors(SEED, trials=5000)
-    assert found["vacuous"] > 1000
-    assert not any(found[name] for name in ("max", "min", "tight max", "tight min", "corner"))
     bound = softmax.bounds(np.array([1.0]), 10)
-    assert bound["max"] == pytest.approx(math.e**2 / 9) and bound["min"] == pytest.approx(
-        math.e**-2 / 10
-    )
-    both = softmax.layers(SEED, trials=200)
-    assert both["stated"] > 20 and both["corrected"] == 0
+    assert bound["max"] == pytest.approx(math.e**2 / 9)
+    assert bound["min"] == pytest.approx(math.e**-2 / 10)
+    assert softmax.vectors(SEED, trials=5000)["vacuous"] > 1000
 
 
 def test_the_readout_follows_the_gradient():
@@ -177,7 +102,7 @@ def test_the_readout_follows_the_gradient():
     w_VH, z_H = rng.standard_normal((6, 4)), rng.standard_normal(4)
 
     def loss(w):
-        return -np.log(readout.softmax(w @ z_H)[2])
+        return -np.log(scipy.special.softmax(w @ z_H)[2])
 
     moved, _ = readout.train(w_VH[None], z_H[None, None], np.array([[2]]), np.array([0.1]))
     for place in np.ndindex(w_VH.shape):
@@ -193,35 +118,12 @@ def test_the_norms_bound_holds_between_the_measurements():
     start, rate_B = np.zeros((5, 6, 4)), np.full(5, 0.3)
     after, exact_B = readout.train(start, z_NBH, token_NB, rate_B)
     assert not start.any()
-    largest_B = max(
-        (
-            readout.spectral(readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0])
-            for n in range(58)
-        ),
-        key=np.sum,
-    )
+    several = [readout.train(start, z_NBH[:n], token_NB[:n], rate_B)[0] for n in range(58)]
+    largest_B = max(map(readout.spectral, several), key=np.sum)
     again, coarse_B = readout.train(start, z_NBH, token_NB, rate_B, every=20)
     np.testing.assert_array_equal(after, again)
     assert (exact_B >= largest_B - 1e-12).all() and (coarse_B >= exact_B).all()
     np.testing.assert_allclose(readout.spectral(after), np.linalg.norm(after, 2, axis=(1, 2)))
-
-
-def test_forgetting():
-    found = {kind: forgetting.measure(SEED, kind, trials=100) for kind in forgetting.KINDS}
-    assert below(found["positive"].drop, found["positive"].stated) == 0
-    assert found["positive"].drop.mean() == pytest.approx(0.232, abs=0.02)
-    assert found["positive"].stated.mean() == pytest.approx(0.009, abs=0.005)
-    assert below(found["opposite"].drop, found["opposite"].stated) == 100
-    assert below(found["opposite"].drop, found["opposite"].corrected) == 0
-    assert below(found["signed"].drop, found["signed"].corrected) == 0
-
-
-@pytest.mark.parametrize(("reading", "least"), [("whole", 30), ("blocks", 4)])
-def test_the_accumulation_bound_of_the_sinks_fails_as_stated(reading, least):
-    """Counterexamples to H.3 (2); (1) and the corrected (2) hold."""
-    _, _, found = accumulation.measure(SEED, reading, trials=40)
-    assert found["(2) stated"] >= least
-    assert found["(1) stated"] == found["(1) corrected"] == found["(2) corrected"] == 0
 
 
 def test_the_schedule_has_its_repeats_and_its_share_of_active_sinks():
@@ -234,27 +136,12 @@ def test_the_schedule_has_its_repeats_and_its_share_of_active_sinks():
 
 
 def test_thresholds():
-    found = threshold.separations(SEED, trials=20_000)
-    assert found["positive"] > 10_000 and found["printed"] > 0.98 * found["positive"]
-    assert found["exact"] == found["corrected"] == 0
     # By hand: N - k = 100 k, c_min = .01, c_max = .04, eps = .5.
     assert threshold.printed(0.01, 0.01, 0.04) == pytest.approx(0.25 - 0.0003)
     assert threshold.exact(0.01, 0.01, 0.04, 0.5) == pytest.approx(0.25 - 0.0003 / 0.02)
     assert threshold.corrected(0.01, 0.01, 0.04, 0.5, 0.5, 0.5) == pytest.approx(
         (0.005 - 0.00015) / 0.02
     )
-
-
-def test_what_is_in_the_sinks_falls_with_rho():
-    found = threshold.training(SEED)
-    np.testing.assert_allclose(found["mem-only"], threshold.MEM_ONLY, atol=threshold.REACH)
-    low, high = threshold.GEN_ONLY
-    assert all(
-        low - threshold.REACH < value < high + threshold.REACH for value in found["gen-only"]
-    )
-    assert (np.diff(found["mem-only"]) < 0).all() and (
-        np.diff(np.subtract(found["mem-only"], found["gen-only"])) < 0
-    ).all()
 
 
 def test_closed_sinks_neither_give_nor_learn():
@@ -317,73 +204,9 @@ FAIL_AS_STATED = {
 }
 
 
-@functools.cache
-def _study(theorem):
-    return command.THEOREMS[theorem].study((0, 1, 2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theorem", command.THEOREMS)
-def test_what_holds_and_what_does_not(theorem):
-    study = _study(theorem)
+@pytest.mark.parametrize("seeds", [(SEED,), pytest.param((0, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("theorem", THEOREMS)
+def test_what_holds_and_what_does_not(theorem, seeds):
+    study = THEOREMS[theorem].study(seeds)
     assert len({claim.id for claim in study.claims}) == len(study.claims)
     assert {claim.id for claim in study.claims if not claim.holds} == FAIL_AS_STATED[theorem]
-
-
-def test_a_theorem_is_written_whole(tmp_path):
-    done = test_commands.run(
-        "labs.linear_network",
-        "--theorem=disentangled",
-        f"--out={tmp_path}/new/out",
-        "--seeds=3,5",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "new" / "out"
-    names = ["index.html", "results.json", "theorem_disentangled.png"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    content = json.loads((out / "results.json").read_text())
-    assert json.loads(done.stdout.splitlines()[-1]) == content
-    assert list(content) == ["theorem", "preset", "seeds", "runs", "claims"]
-    assert content["theorem"] == "disentangled" and content["seeds"] == [3, 5]
-    run = next(run for run in content["runs"] if run["variant"] == "novelty=1")
-    assert (
-        run["metrics"]["share"] == pytest.approx(0.5) and run["curves"]["to W_dis"]["step"][0] == 0
-    )
-    assert all(
-        {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
-        for claim in content["claims"]
-    )
-    page = (out / "index.html").read_text()
-    assert (
-        "data:image/png;base64," in page
-        and "--theorem=disentangled" in page
-        and "--seeds=3,5" in page
-    )
-    assert (out / "theorem_disentangled.png").read_bytes().startswith(b"\x89PNG")
-    assert "holds" in done.stderr
-
-
-@pytest.mark.slow
-def test_all_theorems_share_one_page(tmp_path):
-    studies = [_study(theorem) for theorem in command.THEOREMS]
-    content = write(tmp_path, {"theorem": "all"}, command.TITLE, studies, "a command")
-    pictures = {f"theorem_{name}.png" for name in command.THEOREMS}
-    assert {path.name for path in tmp_path.iterdir()} == pictures | {"index.html", "results.json"}
-    failed = {(*claim["id"].split(": "),) for claim in content["claims"] if not claim["holds"]}
-    assert failed == {
-        (theorem, name) for theorem, names in FAIL_AS_STATED.items() for name in names
-    }
-    assert (tmp_path / "index.html").read_text().count("data:image/png") == len(command.THEOREMS)
-    json.dumps(content, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), [(("--theorem=none",), "none"), (("--theorem=all",), "is a file")]
-)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, arguments, message):
-    (tmp_path / "file").write_text("mine")
-    done = test_commands.run("labs.linear_network", *arguments, f"--out={tmp_path}/file")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr, done.stderr
-    assert not done.stdout and (tmp_path / "file").read_text() == "mine"

@@ -1,6 +1,4 @@
-"""The capacity of sinks: documents held by number of sinks, active fraction and similarity;
-predicted and measured.
-"""
+"""The capacity of sinks: documents held by number of sinks, active fraction and similarity."""
 
 from typing import NamedTuple
 
@@ -10,7 +8,7 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model, sinks
 from memsinks_jax.studies.labs.associative_memory.sinks import Case
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, record, scatter
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record, scatter
 
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
 ALIKE = (0.0, 0.3, 0.6)
@@ -24,9 +22,7 @@ MOST_WITH_ONCE = 128  # limit on sinks, as there are so many more documents
 
 
 class Recall(NamedTuple):
-    """Of a pool of sinks: error by number of documents (groups, X), capacity (groups,), and both as
-    predicted.
-    """
+    """Of a pool: error by documents (groups, X), capacity (groups,), and both as predicted."""
 
     case: Case
     sizes: np.ndarray
@@ -50,10 +46,8 @@ def recall(
     settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0
 ) -> list[Recall]:
     """Every case, with so many documents read once for each document to recall."""
-    errors_GCX = sinks.measure(settings.seeds, settings.draws, cases, settings.m, sizes, once).mean(
-        1
-    )
-    every = []
+    given = settings.seeds, settings.draws, cases, settings.m, sizes, once
+    errors_GCX, every = sinks.measure(*given).mean(1), []
     for case, errors_GX in zip(cases, np.moveaxis(errors_GCX, 1, 0), strict=True):
         crowding = sinks.crowding(case, once)
         line = sinks.predicted_error(case, np.array(sizes) * crowding, settings.m)
@@ -75,8 +69,7 @@ def study(settings: Settings) -> Study:
     cases += [Case(widest, p, s, False) for s in (0.0, 0.3) for p in (0.1, 0.3)]
     cases += [Case(round(0.3 * widest), 1.0, 0.0)]
     found = {one.case: one for one in recall(settings, cases, sizes)}
-    # The prediction assumes interference of many: at least one document per output, at most the
-    # number tried.
+    # The prediction assumes interference of many: at least one document per output.
     valid = [
         one for one in found.values() if outputs <= one.predicted <= settings.n / 2 and one.found
     ]
@@ -85,28 +78,21 @@ def study(settings: Settings) -> Study:
     for name, one in crowded.items():
         runs += record(name, seeds, {}, {"error": ("documents", one.sizes, one.errors)})
     for case, one in found.items():
-        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}" + (
-            "" if case.tied else ", untied"
-        )
-        metrics = (
-            {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
-            if one in valid
-            else {}
-        )
+        name = f"{case.sinks} sinks, p={case.active:g}, s={case.alike:g}"
+        name += "" if case.tied else ", untied"
+        both = {"capacity": one.held, "predicted": [one.predicted] * len(seeds)}
+        metrics = both if one in valid else {}
         runs += record(name, seeds, metrics, {"error": ("documents", sizes, one.errors)})
     return Study(
         "sinks",
         "How many documents sinks can hold",
         _answer(settings, found),
         f"Memory of one item a document, {outputs} outputs drawn at random, masks drawn from the "
-        "document's id; "
-        f"{settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are recalled "
-        "wrongly. Dashed: predicted from "
-        "d_eff in place of d, nothing fitted. A document of which L tokens are to be recited "
-        "takes L items. How alike "
-        "activations are in a trained model is not measured here, and shared neurons are left "
-        f"out. Last: {ONCE} documents "
-        "read once are added for each to be recalled.",
+        f"document's id; {settings.runs} runs. Capacity: documents at which {TOLERATED:.0%} are "
+        "recalled wrongly. Dashed: predicted from d_eff in place of d, nothing fitted. A document "
+        "of which L tokens are to be recited takes L items. How alike activations are in a "
+        f"trained model is not measured here, and shared neurons are left out. Last: {ONCE} "
+        "documents read once are added for each to be recalled.",
         runs,
         _claims(settings, found, valid) + _claims_with_once(crowded),
         _panels(settings, found, valid, crowded),
@@ -122,19 +108,14 @@ def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
     per_sink = found[Case(widest, 0.3, 0.0)].predicted / widest
     return (
         f"About {per_sink:.1f} documents a sink with {settings.m} outputs, whatever the active "
-        "fraction p, as long as "
-        f"documents' activations are unrelated and {FEWEST_ACTIVE} sinks are active: a mask "
-        "takes as much from the signal "
-        "as from the interference. What masks buy is independence of likeness: without them, "
-        "documents with activations "
-        "alike to the degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff "
-        "stays near M while p < 1/(s "
-        "sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) hidden is at "
-        "least the items to be "
-        f"memorized over {per_sink:.1f}, and active_fraction between {FEWEST_ACTIVE}/M and 1/(s "
-        "sqrt(M)). Masks must be "
-        "tied to the document: drawn anew at every access they lower the capacity by p^2. "
-        "Documents that are read once take "
+        f"fraction p, as long as documents' activations are unrelated and {FEWEST_ACTIVE} sinks "
+        "are active: a mask takes as much from the signal as from the interference. What masks "
+        "buy is independence of likeness: without them, documents with activations alike to the "
+        "degree s cannot be distinguished beyond d_eff = 1/s^2, with them d_eff stays near M "
+        "while p < 1/(s sqrt(M)). Rule: choose shared_fraction so that M = (1 - shared_fraction) "
+        f"hidden is at least the items to be memorized over {per_sink:.1f}, and active_fraction "
+        f"between {FEWEST_ACTIVE}/M and 1/(s sqrt(M)). Masks must be tied to the document: drawn "
+        "anew at every access they lower the capacity by p^2. Documents that are read once take "
         "room too, each as much as 1/k^2 of one that has come k times; with sinks that open at "
         "the second encounter, none."
     )
@@ -148,73 +129,31 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
     slopes = [np.polyfit(np.log(predicted), np.log(row), 1)[0] for row in held.T]
     inside = _inside(settings, found)
     near_one = {"at_least": 1 - SHARE, "at_most": 1 + SHARE}
-    rows = [
-        claim(
-            "capacity",
-            f"capacity over the predicted one, mean of {len(smooth)} cases with {FEWEST_ACTIVE} "
-            "or more "
-            "active",
-            "1 from Theorem 1 with d_eff",
-            (held / predicted[:, None]).mean(0),
-            **near_one,
-        ),
-        claim(
-            "capacity_slope",
-            "exponent of the measured capacity in the predicted one, over these cases",
-            "1",
-            slopes,
-            **near_one,
-        ),
-        claim(
-            "theorem_1",
-            f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff",
-            "1",
-            inside.mean(0),
-            at_least=1,
-        ),
-    ]
-    for name, statement, paper, one, other, least in (
-        (
-            "no_cost",
-            "with masks p = 0.3 over none, unrelated activations (s = 0)",
-            "no loss",
-            Case(widest, 0.3, 0.0),
-            Case(widest, 1.0, 0.0),
-            0.85,
-        ),
-        (
-            "alike",
-            "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)",
-            "gain",
-            Case(widest, 0.1, 0.3),
-            Case(widest, 0.3, 0.3),
-            1.5,
-        ),
-        (
-            "tied",
-            "with tied masks over fresh ones, p = 0.3, s = 0",
-            "gain",
-            Case(widest, 0.3, 0.0),
-            Case(widest, 0.3, 0.0, False),
-            4,
-        ),
-        (
-            "width",
-            "of M sinks at p = 0.3 over 0.3 M neurons without masks",
-            "gain",
-            Case(widest, 0.3, 0.0),
-            Case(round(0.3 * widest), 1.0, 0.0),
-            2,
-        ),
-    ):
+    rows = Claims()
+    which = f"{len(smooth)} cases with {FEWEST_ACTIVE} or more active"
+    what = f"capacity over the predicted one, mean of {which}"
+    values = (held / predicted[:, None]).mean(0)
+    rows.add("capacity", what, "1 from Theorem 1 with d_eff", values, **near_one)
+    what = "exponent of the measured capacity in the predicted one, over these cases"
+    rows.add("capacity_slope", what, "1", slopes, **near_one)
+    what = f"share of {len(inside)} errors between the bounds of Theorem 1 at d_eff"
+    rows.add("theorem_1", what, "1", inside.mean(0), at_least=1)
+
+    def compare(name: str, what: str, one: Case, other: Case, least: float, paper="gain"):
         one, other = found[one], found[other]
         if one.found and other.found:
-            expected = f"{paper}, {one.predicted / other.predicted:.2g} predicted"
-            rows.append(
-                claim(
-                    name, f"capacity {statement}", expected, one.held / other.held, at_least=least
-                )
-            )
+            paper += f", {one.predicted / other.predicted:.2g} predicted"
+            rows.add(name, f"capacity {what}", paper, one.held / other.held, at_least=least)
+
+    masked, all_on = Case(widest, 0.3, 0.0), Case(widest, 1.0, 0.0)
+    what = "with masks p = 0.3 over none, unrelated activations (s = 0)"
+    compare("no_cost", what, masked, all_on, 0.85, "no loss")
+    what = "with masks p = 0.1 over p = 0.3, alike activations (s = 0.3)"
+    compare("alike", what, Case(widest, 0.1, 0.3), Case(widest, 0.3, 0.3), 1.5)
+    what = "with tied masks over fresh ones, p = 0.3, s = 0"
+    compare("tied", what, masked, Case(widest, 0.3, 0.0, False), 4)
+    what = "of M sinks at p = 0.3 over 0.3 M neurons without masks"
+    compare("width", what, masked, Case(round(0.3 * widest), 1.0, 0.0), 2)
     return rows
 
 
@@ -233,44 +172,29 @@ def _claims_with_once(crowded: dict[str, Recall]) -> list:
     if not all(one.found for one in every):
         return []
     ratios = np.mean([one.held / one.predicted for one in every], 0)
-    return [
-        claim(
-            "once",
-            f"capacity over the predicted one, {ONCE} documents read once for each, mean of "
-            f"{len(every)} "
-            "cases",
-            "1 from n (1 + U / k^2)",
-            ratios,
-            at_least=1 - SHARE,
-            at_most=1 + SHARE,
-        ),
-        claim(
-            "opening",
-            "capacity of sinks that open at the second encounter over always open, came "
-            f"{COUNTS[0]} times",
-            f"gain, {opened.predicted / always.predicted:.2g} predicted",
-            opened.held / always.held,
-            at_least=3,
-        ),
-    ]
+    claims = Claims()
+    which = f"{ONCE} documents read once for each, mean of {len(every)} cases"
+    what = f"capacity over the predicted one, {which}"
+    paper = "1 from n (1 + U / k^2)"
+    claims.add("once", what, paper, ratios, at_least=1 - SHARE, at_most=1 + SHARE)
+    which = f"over always open, came {COUNTS[0]} times"
+    what = f"capacity of sinks that open at the second encounter {which}"
+    paper = f"gain, {opened.predicted / always.predicted:.2g} predicted"
+    claims.add("opening", what, paper, opened.held / always.held, at_least=3)
+    return claims
 
 
 def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     """Lower and upper bound of Theorem 1 for documents stored alike, with d_eff for d."""
-    q_N, y_N, law = (
-        np.ones(documents),
-        model.outputs(documents, outputs),
-        model.Law(np.full(documents, 1 / documents)),
-    )
-    return tuple(
-        bound(d_eff, q_N, law, y_N, outputs) for bound in (laws.lower_bound, laws.upper_bound)
-    )
+    q_N = np.ones(documents)
+    y_N = model.outputs(documents, outputs)
+    law = model.Law(np.full(documents, 1 / documents))
+    given = d_eff, q_N, law, y_N, outputs
+    return laws.lower_bound(*given), laws.upper_bound(*given)
 
 
 def _inside(settings: Settings, found: dict[Case, Recall]) -> np.ndarray:
-    """Whether each measured error is within the bounds, where Theorem 1 applies -> bool (points,
-    groups).
-    """
+    """Whether each error is within the bounds, where Theorem 1 applies -> bool (points, groups)."""
     rows = []
     for case, one in found.items():
         d_eff = sinks.effective_dimension(case)
@@ -306,16 +230,8 @@ def _panels(
             name: (one.sizes / one.case.sinks, one.errors, one.line)
             for name, one in several.items()
         }
-        return lines(
-            title,
-            "documents per sink",
-            "error",
-            shown,
-            log="x",
-            level=TOLERATED,
-            legend=2,
-            ylim=(0, 1),
-        )
+        how = {"log": "x", "level": TOLERATED, "legend": 2, "ylim": (0, 1)}
+        return lines(title, "documents per sink", "error", shown, **how)
 
     panels = []
     for s in ALIKE[:2]:

@@ -1,6 +1,4 @@
-"""The paper's theorems: exponents of the scaling laws, bounds, and the fits that compare them with
-measurements.
-"""
+"""The paper's theorems: exponents of the scaling laws, bounds, and fits to measurements."""
 
 import numpy as np
 import scipy.special
@@ -9,16 +7,12 @@ from memsinks_jax.studies.labs.associative_memory import model
 
 
 def slope(x_X, values_GX: np.ndarray) -> list[float]:
-    """Exponent of a power law fitted to every row by least squares in log-log -> one per group of
-    runs.
-    """
+    """Exponent of a power law, fitted to every row by least squares in log-log -> one per row."""
     return [float(np.polyfit(np.log(x_X), np.log(row), 1)[0]) for row in values_GX]
 
 
 def through_middle(x_X, values_GX: np.ndarray, exponent: float | None) -> list[np.ndarray]:
-    """The power law with this exponent through the middle of the means (X,), as a list of one; of
-    none without exponent.
-    """
+    """The power law through the middle of the means, [(X,)]; nothing if there is no exponent."""
     x_X, middle = np.array(x_X, float), len(x_X) // 2
     return [] if exponent is None else [values_GX.mean(0)[middle] * (x_X / x_X[middle]) ** exponent]
 
@@ -50,9 +44,7 @@ def constant(alpha: float) -> float:
 
 
 def never_stored(stored: float, alpha: float, m: int):
-    """Error of inputs beyond the first P, guessed among M outputs: (1 - 1/M) C P^(1-alpha) / (alpha
-    - 1).
-    """
+    """Error of inputs beyond the first P, guessed: (1 - 1/M) C P^(1-alpha) / (alpha - 1)."""
     return (1 - 1 / m) * constant(alpha) * np.asarray(stored, float) ** (1 - alpha) / (alpha - 1)
 
 
@@ -112,9 +104,7 @@ def _largest_class(q_N: np.ndarray, y_N: np.ndarray, m: int) -> float:
 
 
 def minimax(d: float, alpha: float, largest_output: float) -> float:
-    """c_alpha (d + 1)^(1 - alpha) of Theorem 2, a lower bound for every scheme. largest_output: p_*
-    = max_y p(y).
-    """
+    """c_alpha (d + 1)^(1 - alpha), the bound of Theorem 2. largest_output: p_* = max_y p(y)."""
     factor = constant(alpha) * largest_output ** (alpha - 1) / (20 * (alpha + 1) * 3 ** (alpha - 1))
     return factor * (d + 1) ** (1 - alpha)
 
@@ -127,8 +117,8 @@ def quasi_orthogonality(count: int, d: int) -> float:
 def coarse(
     law: model.Law, q_N: np.ndarray, y_N: np.ndarray, m: int, tested: int
 ) -> tuple[model.Law, np.ndarray, np.ndarray]:
-    """The same memory, with recall tested on `tested` of its inputs only -> (law, q, y), of
-    `tested` + M rows.
+    """The same memory, with recall tested on `tested` of its inputs -> (law, q, y), `tested` + M
+    rows.
 
     Everything stored still interferes. The untested inputs add sum q(x) e_x per class to W, which
     is distributed as one embedding with the weight sqrt(sum q(x)^2). It becomes one row per class,
@@ -136,8 +126,7 @@ def coarse(
     mass around it; the probability of recall is smooth in x.
     """
     n = len(q_N)
-    # As many distinct inputs as requested, evenly spaced in log x unless this is finer than one
-    # input.
+    # Distinct inputs, evenly spaced in log x unless this is finer than one input.
     start = next(k for k in range(tested) if (n / (k + 1)) ** (1 / (tested - k)) * (k + 1) >= k + 2)
     tried = np.concatenate(
         [np.arange(start), np.round(np.geomspace(start + 1, n, tested - start)).astype(int) - 1]

@@ -22,10 +22,8 @@ import scipy.special
 
 
 class Law(NamedTuple):
-    """A distribution over inputs, most frequent first: `p_N` of the simulated ones, `beyond` of all
-    others together.
-
-    Inputs beyond the N simulated are never stored, so their recall is a guess among M outputs.
+    """A distribution over inputs, most frequent first: `p_N` of the simulated, `beyond` of all
+    others. These are never stored, so their recall is a guess among M outputs.
     """
 
     p_N: np.ndarray
@@ -33,9 +31,7 @@ class Law(NamedTuple):
 
 
 def zipf(n: int, alpha: float, infinite: bool = False) -> Law:
-    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all positive integers
-    (alpha > 1).
-    """
+    """Zipf's law (1), float64. `infinite`: the first n inputs of the law over all integers."""
     weights_N = np.arange(1, n + 1) ** -float(alpha)
     if not infinite:
         return Law(weights_N / weights_N.sum())
@@ -49,8 +45,7 @@ def outputs(n: int, m: int) -> np.ndarray:
 
 
 def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Lengths of normal vectors: the root of a chi-square with `freedom` >= 1 degrees of freedom ->
-    its shape.
+    """Lengths of normal vectors: roots of chi-squares with `freedom` >= 1 degrees -> its shape.
 
     Marsaglia and Tsang's rejection (2000): with a = freedom / 2 and t = x / sqrt(9a - 3), x ~ N(0,
     1), the proposal 2 (a - 1/3) (1 + t)^3 is accepted at least 19 times of 20. Draws eight
@@ -62,8 +57,7 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
     a = jnp.maximum(freedom, 2.0) / 2 - 1 / 3
     x = jax.random.normal(of_proposals, shape)
     t = x / jnp.sqrt(9 * a)
-    # The logarithm of the density, without cancellation of large terms at millions of degrees of
-    # freedom.
+    # The logarithm of the density. No large terms cancel, at millions of degrees of freedom.
     excess = x**2 / 2 + a * (3 * (jnp.log1p(jnp.maximum(t, -0.999999)) - t) - 3 * t**2 - t**3)
     accepted = (t > -1) & (jnp.log(jax.random.uniform(of_acceptance, shape, minval=1e-30)) < excess)
     first = jnp.take_along_axis(t, accepted.argmax(0)[None], axis=0)[0]
@@ -72,14 +66,13 @@ def chi(key: jax.Array, freedom: jax.Array) -> jax.Array:
 
 
 def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> jax.Array:
-    """`count` independent vectors e_x ~ N(0, I_d), in a basis in which they are triangular ->
-    (count, width).
+    """`count` vectors e_x ~ N(0, I_d), in a basis in which they are triangular -> (count, width).
 
     Bartlett's decomposition: rotate the basis so that e_1 lies along the first axis, e_2 in the
     plane of the first two, and so on. Coordinate j of e_j is then the root of a chi-square with d -
     j + 1 degrees of freedom, those before it are N(0, 1), those after it zero. All inner products
-    have exactly the same distribution as of plain draws. The cost does not depend on d, which may
-    be a traced value of any size. width: coordinates kept, at least min(count, d).
+    have the distribution of plain draws. The cost does not depend on d, which may be a traced value
+    of any size. width: coordinates kept, at least min(count, d).
     """
     of_normal, of_diagonal = jax.random.split(key)
     row, column = jnp.arange(count)[:, None], jnp.arange(width)
@@ -92,9 +85,7 @@ def embeddings(key: jax.Array, count: int, d: float | jax.Array, width: int) -> 
 def draw(
     key: jax.Array, n: int, m: int, d: float | jax.Array, width: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Embeddings e (N, R) and the inner products u_y^T u_z (M, M) of unembeddings on the unit
-    sphere of R^d.
-    """
+    """Embeddings e (N, R), and u_y^T u_z (M, M) of unembeddings on the unit sphere of R^d."""
     of_inputs, of_outputs = jax.random.split(key)
     u_MR = embeddings(of_outputs, m, d, m)
     u_MR = u_MR / jnp.linalg.norm(u_MR, axis=1, keepdims=True)
@@ -106,9 +97,8 @@ def scores(e_NR: jax.Array, gram_MM: jax.Array, q_SN: jax.Array, y_N: jax.Array)
     m, schemes, width = len(gram_MM), len(q_SN), e_NR.shape[1]
     of_class_MN = y_N == jnp.arange(m)[:, None]
     # Two-axis matrices: XLA's CPU backend multiplies batches of small ones much more slowly.
-    sums_SMR = (jnp.where(of_class_MN, q_SN[:, None], 0.0).reshape(schemes * m, -1) @ e_NR).reshape(
-        schemes, m, width
-    )
+    of_class_SMN = jnp.where(of_class_MN, q_SN[:, None], 0.0)
+    sums_SMR = (of_class_SMN.reshape(schemes * m, -1) @ e_NR).reshape(schemes, m, width)
     mixed_SMR = jnp.einsum("yz,szr->syr", gram_MM, sums_SMR)
     return (mixed_SMR.reshape(schemes * m, width) @ e_NR.T).reshape(schemes, m, -1)
 
@@ -130,23 +120,18 @@ def power(p_xN: jax.Array | np.ndarray, rho: float) -> jax.Array:
 
 
 def ranks(key: jax.Array, counts_N: jax.Array) -> jax.Array:
-    """Rank of every input by count, 0 for the most frequent (12) -> int (N,). Breaks ties at
-    random.
-    """
+    """Rank of every input by count, 0 for the most frequent (12), ties at random -> int (N,)."""
     blurred_N = counts_N + jax.random.uniform(key, counts_N.shape)
     return jnp.argsort(jnp.argsort(-blurred_N))
 
 
 def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
-    """Draws `count` inputs from the law, numbered from 0 -> int32 (count,). N stands for any input
-    beyond the simulated.
+    """Draws `count` inputs from the law -> int32 (count,). N stands for any beyond the simulated.
 
-    Compares uniform 32-bit integers with integer thresholds: in float32, rare inputs would share a
-    handful of values.
+    Compares 32-bit integers with thresholds: in float32, rare inputs would share few values.
     """
-    edges_N = np.minimum(np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32, 2.0**32 - 1).astype(
-        np.uint32
-    )
+    edges_N = np.cumsum(np.asarray(law.p_N, np.float64)) * 2.0**32
+    edges_N = np.minimum(edges_N, 2.0**32 - 1).astype(np.uint32)
     if not law.beyond:
         edges_N[-1] = 2**32 - 1
     bits_T = jax.random.bits(key, (count,), jnp.uint32)
@@ -154,9 +139,7 @@ def samples(key: jax.Array, law: Law, count: int) -> jax.Array:
 
 
 def counts(key: jax.Array, law: Law, times_T: tuple[int, ...]) -> jax.Array:
-    """Count of each input in the first t samples of one stream, for every t of `times_T` -> float32
-    (T, N).
-    """
+    """Counts of inputs in the first t samples of a stream, for every t -> float32 (T, N)."""
     n, ends = len(law.p_N), np.asarray(times_T)
     drawn = samples(key, law, int(ends[-1]))
     segment = np.searchsorted(ends, np.arange(ends[-1]), side="right")
@@ -168,14 +151,12 @@ def over_runs(
     one_run: Callable, seeds: list[int], draws: int, together: bool = False
 ) -> np.ndarray:
     """`one_run(key)` for `draws` keys of every seed -> float64 (seeds, draws, ...), or a tree of
-    such arrays.
+    them.
 
-    `together`: all runs in lockstep, for runs of many small steps. Otherwise one by one, for runs
-    of large matrices.
+    `together`: all runs in lockstep, for many small steps; else one by one, for large matrices.
     """
-    keys = jax.vmap(lambda key: jax.random.split(key, draws))(
-        jnp.stack([jax.random.key(seed) for seed in seeds])
-    ).ravel()
+    of_seeds = jnp.stack([jax.random.key(seed) for seed in seeds])
+    keys = jax.vmap(lambda key: jax.random.split(key, draws))(of_seeds).ravel()
     over_keys = jax.vmap(one_run) if together else lambda keys: jax.lax.map(one_run, keys)
     results = jax.jit(over_keys)(keys)
     return jax.tree.map(
@@ -184,11 +165,10 @@ def over_runs(
 
 
 def infinite_data(seeds, draws: int, law: Law, y_N, m: int, ds, q_DSN) -> np.ndarray:
-    """Errors of every scheme at every d if the whole law is known (T = infinity) -> float64 (seeds,
-    draws, D, S).
+    """Errors of every scheme at every d if the whole law is known -> float64 (seeds, draws, D, S).
 
-    The weights of the schemes, the law and the outputs may depend on d: `law.p_N` and `y_N` may
-    have a first axis D, as `q_DSN` has. If it is 1 or absent, all d share one value.
+    `law.p_N` and `y_N` may have a first axis D, as `q_DSN` has. If it is 1 or absent, all d share
+    one value.
     """
     n, count = np.shape(q_DSN)[-1], len(ds)
     width = min(n, int(max(ds)))
@@ -222,8 +202,8 @@ def finite_data(
     rho,
     stored_D=None,
 ):
-    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, learned from the
-    first T samples of a stream -> float64 (seeds, draws, D, T).
+    """Errors of q_rho (11), or of q_{rho,[P]} (12) with P = stored_D for every d, from the first T
+    samples of a stream -> float64 (seeds, draws, D, T).
     """
     n, width = len(law.p_N), min(len(law.p_N), int(max(ds)))
     y_N = outputs(n, m)

@@ -44,8 +44,7 @@ def kernel(e_NR: jax.Array, d: float | jax.Array) -> jax.Array:
 def stream(
     rule: str, kernel_NN, gram_MM, y_N, inputs_T: jax.Array, gamma_T: jax.Array, measure: Callable
 ):
-    """Steps of batch size one and of sizes gamma_T, from W = 0 -> `measure` of the scores (M, N)
-    after each (T, ...).
+    """Steps of batch size one and sizes gamma_T, from W = 0 -> `measure` of the scores (T, ...).
 
     rule: gradient: SGD (18); approximation: (19), which omits the other outputs; scheme: (4) with
     the weights of (20), which follow from the counts of the inputs.
@@ -70,9 +69,7 @@ def stream(
 
 
 def batches(kernel_NN, gram_MM, y_N, inputs_TB: jax.Array, gamma_T: jax.Array, measure: Callable):
-    """SGD (18) with batches from W = 0; sums the gradients of a batch -> `measure` after every step
-    (T, ...).
-    """
+    """SGD (18) with batches from W = 0; sums gradients -> `measure` after every step (T, ...)."""
     m, n = len(gram_MM), len(kernel_NN)
     own_MN = (y_N == jnp.arange(m)[:, None]).astype(jnp.float32)
 
@@ -108,9 +105,7 @@ def _follow(
     inputs,
     steps=None,
 ):
-    """Steps of an optimizer on `loss(weights, input)` -> the weights at the end, and
-    `error(weights)` after every step.
-    """
+    """Steps of an optimizer on `loss(weights, input)` -> final weights, errors after each step."""
 
     def step(carry, now):
         weights, state = carry
@@ -125,31 +120,25 @@ def _follow(
 def descend(
     optimizer, w_DD, e_ND, u_MD, y_N, inputs_TB: jax.Array, law: model.Law, layer_norm: bool = False
 ):
-    """Any optax optimizer on W, with gradients averaged over the batch -> exact error after every
-    step (T,).
-    """
+    """An optax optimizer on W, with mean gradients -> exact error after every step (T,)."""
 
     def of_batch(w_DD, inputs_B):
         weight_N = jnp.zeros(len(e_ND)).at[inputs_B].add(1 / inputs_TB.shape[1])
         return loss(w_DD, e_ND, u_MD, y_N, weight_N, layer_norm)
 
     def error(w_DD):
-        # Recall depends only on the direction of W e_x: layer norm does not change which output is
-        # the largest.
+        # Layer norm keeps the direction of W e_x, so also which output is the largest.
         return model.error(logits(w_DD, e_ND, u_MD, False).T, y_N, law)
 
     return _follow(optimizer, w_DD, of_batch, error, inputs_TB)[1]
 
 
 def learn(key: jax.Array, law: model.Law, y_N: jax.Array, m: int, d: int, steps: int, gamma: float):
-    """Learned embeddings (section 4.2): with free e_x and u_y, any number of associations fits in
-    any dimension.
+    """Learned embeddings (section 4.2) -> e (N, d), u (M, d), errors (steps,).
 
     W = I and e_x = u_{f(x)} recall everything (24), so W is omitted: the scores are u_y^T e_x. Adam
     on the cross-entropy (16) of the whole law, from normal embeddings, hardly depends on p(x), so
     rare inputs move too.
-
-    -> e (N, d), u (M, d), errors (steps,).
     """
     of_inputs, of_outputs = jax.random.split(key)
     start = jax.random.normal(of_inputs, (len(y_N), d)), jax.random.normal(of_outputs, (m, d))

@@ -44,8 +44,7 @@ from memsinks_jax.studies.labs.associative_memory import model
 
 class Case(NamedTuple):
     """A pool of sinks: their number M, the active fraction p, the similarity s of activations,
-    whether masks are tied, and the weight q in the memory of a document read once, relative to a
-    document to recall.
+    whether masks are tied, and the weight q of a document read once, relative to one to recall.
     """
 
     sinks: int
@@ -56,16 +55,12 @@ class Case(NamedTuple):
 
 
 def weight_of_once(encounters: int, opens_at: int) -> float:
-    """`Case.once` if documents to recall came `encounters` times, at least `opens_at`, and sinks
-    open there.
-    """
+    """`Case.once` if documents to recall came `encounters` times, and sinks open at `opens_at`."""
     return max(2 - opens_at, 0) / (encounters + 1 - opens_at)
 
 
 def interference(case: Case) -> tuple[float, float]:
-    """Variance of one other document's contribution, and its squared mean, both over the squared
-    signal p M.
-    """
+    """Variance of one other document's contribution, and its squared mean, over (p M)^2."""
     p, s = case.active, case.alike
     return (1 + 2 * s**2 - p * s * (1 + 2 * s)) / case.sinks, (s * p) ** 2
 
@@ -76,9 +71,7 @@ def effective_dimension(case: Case) -> float:
 
 
 def length_variance(case: Case) -> float:
-    """Variance of a document's signal over its squared mean: of sum mask h^2, or with a new mask of
-    sum mask mask' h^2.
-    """
+    """Variance of sum mask h^2 over its squared mean, or with a new mask of sum mask mask' h^2."""
     shared = case.active if case.tied else case.active**2
     return (3 - shared) / (shared * case.sinks)
 
@@ -108,16 +101,12 @@ def predicted_error(case: Case, documents, outputs: int):
 
 
 def crowding(case: Case, once: int) -> float:
-    """How many documents each document to recall counts as, with U = `once` added for it: 1 + U /
-    k^2, or 1.
-    """
+    """How many documents each to recall counts as, with U = `once` others: 1 + U / k^2, or 1."""
     return 1 + once * case.once**2
 
 
 def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
-    """Number of documents held at this error rate, the inverse of `predicted_error`; 0 if not even
-    one is.
-    """
+    """Number of documents held at this error rate, the inverse of `predicted_error`; 0 if none."""
 
     def excess(log_documents):
         return float(predicted_error(case, np.exp(log_documents), outputs)) - tolerated
@@ -128,31 +117,24 @@ def predicted_capacity(case: Case, outputs: int, tolerated: float) -> float:
 
 
 def masks(key: jax.Array, documents: int, sinks: int) -> jax.Array:
-    """Uniform numbers; a sink is on if its number is below p. A function of the document's id ->
-    (N, M).
-    """
-    return jax.vmap(
-        lambda identity: jax.random.uniform(jax.random.fold_in(key, identity), (sinks,))
-    )(jnp.arange(documents))
+    """Uniform numbers, by a document's id; a sink is on if its number is below p -> (N, M)."""
+    keys = jax.vmap(lambda identity: jax.random.fold_in(key, identity))(jnp.arange(documents))
+    return jax.vmap(lambda key: jax.random.uniform(key, (sinks,)))(keys)
 
 
 def recall(
     stored_NM: jax.Array, asked_NM: jax.Array, y_N: jax.Array, outputs: int, sizes: tuple[int, ...]
 ) -> jax.Array:
-    """Error of recall of the first `size` documents, from a memory of these alone, for every size
-    -> (sizes,).
+    """Error of recall of the first `size` documents, from a memory of these alone -> (sizes,).
 
-    `stored` has the same number of codes for every document of `asked`: itself first, then
-    documents read once. The unembeddings are orthogonal, so that reading the answer does not limit
-    the sinks.
+    `stored` has as many codes for every document of `asked`: itself first, then documents read
+    once. The unembeddings are orthogonal, so that reading the answer does not limit the sinks.
     """
     of_class_KN = (y_N == jnp.arange(outputs)[:, None]).astype(jnp.float32)
-    w_KM, errors, start, each = (
-        jnp.zeros((outputs, stored_NM.shape[1])),
-        [],
-        0,
-        len(stored_NM) // len(asked_NM),
-    )
+    w_KM = jnp.zeros((outputs, stored_NM.shape[1]))
+    errors = []
+    start = 0
+    each = len(stored_NM) // len(asked_NM)
     for size in sizes:
         end = size * each
         w_KM += of_class_KN[:, start:end] @ stored_NM[start:end]
@@ -164,9 +146,7 @@ def recall(
 def measure(
     seeds, draws: int, cases: list[Case], outputs: int, sizes: tuple[int, ...], once: int = 0
 ) -> np.ndarray:
-    """Error of recall for every case, with U = `once` documents for each -> float64 (seeds, draws,
-    C, sizes).
-    """
+    """Error of recall, with U = `once` documents for each -> float64 (seeds, draws, C, sizes)."""
     each = 1 + once
     documents, width = max(sizes) * each, max(case.sinks for case in cases)
 
@@ -192,10 +172,8 @@ def measure(
 
 
 def capacity(sizes, errors_GS: np.ndarray, tolerated: float) -> np.ndarray:
-    """Number of documents at which the error crosses `tolerated`, interpolated between sizes in log
-    -> (groups,).
-
-    NaN if the error does not cross it between the first size and the last.
+    """Number of documents at which the error crosses `tolerated`, between sizes in log ->
+    (groups,). NaN if it does not.
     """
     held = []
     for errors_S in errors_GS:

@@ -47,72 +47,46 @@ class Settings:
         return self.p or min(max(int(d) // 8, 1), self.n)
 
     def check(self, figure: str) -> "Settings":
-        """Returns itself.
+        """Returns itself. Raises an InputError that names the flag, what is wrong, what to do."""
 
-        Raises:
-          InputError: names the flag, what is wrong with it and what to do.
-        """
-
-        d, largest = self.d, max(self.d or (self.n or 1,))
-        for flag, wrong, problem in (
-            ("seed", not 0 <= self.seed < 2**24, "give a whole number from 0 to 16777215"),
-            ("runs", self.runs < 1, "give a whole number from 1"),
-            (
-                "alpha",
-                self.alpha is not None and not 0 < self.alpha <= 5,  # also refuses NaN
-                "the exponent of Zipf's law must lie above 0 and be at most 5",
-            ),
-            ("m", self.m is not None and self.m < 2, "recall needs at least 2 outputs"),
-            (
-                "n",
-                self.n is not None and self.n < self.m,
-                f"give at least as many inputs as there are outputs, {self.m}",
-            ),
-            (
-                "d",
-                d is not None and (not d or min(d) < 1),
-                "dimensions are whole numbers from 1, for example --d=32,64,128",
-            ),
-            (
-                "p",
-                self.p is not None and not 1 <= self.p <= self.n,
-                f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={self.n}; "
-                "set --n or --p",
-            ),
-            (
-                "n",
-                self.n is not None and self.n * min(self.n, largest) > LARGEST_SIMULATION,
-                f"a run of {self.n} inputs in {largest} dimensions is too large; lower --n or --d",
-            ),
-        ):
+        def refuse(flag: str, wrong: bool, problem: str) -> None:
             if wrong:
                 raise self.refusal(flag, problem)
+
+        n, d, alpha = self.n, self.d, self.alpha
+        refuse("seed", not 0 <= self.seed < 2**24, "give a whole number from 0 to 16777215")
+        refuse("runs", self.runs < 1, "give a whole number from 1")
+        wrong = alpha is not None and not 0 < alpha <= 5  # also refuses NaN
+        refuse("alpha", wrong, "the exponent of Zipf's law must lie above 0 and be at most 5")
+        refuse("m", self.m is not None and self.m < 2, "recall needs at least 2 outputs")
+        problem = f"give at least as many inputs as there are outputs, {self.m}"
+        refuse("n", n is not None and n < self.m, problem)
+        problem = "dimensions are whole numbers from 1, for example --d=32,64,128"
+        refuse("d", d is not None and (not d or min(d) < 1), problem)
+        problem = f"a scheme stores from 1 to N of the inputs, and figure {figure} has N={n}; "
+        refuse("p", self.p is not None and not 1 <= self.p <= n, problem + "set --n or --p")
+        largest = max(d or (n or 1,))
+        problem = f"a run of {n} inputs in {largest} dimensions is too large; lower --n or --d"
+        refuse("n", n is not None and n * min(n, largest) > LARGEST_SIMULATION, problem)
         return self
 
     def refusal(self, flag: str, problem: str) -> InputError:
         """Of the value of a flag, in one line."""
         value = getattr(self, flag)
-        return InputError(
-            f"--{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}: "
-            f"{problem}"
-        )
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        return InputError(f"--{flag}={shown}: {problem}")
 
     def dimensions(self, figure: str, count: str, example: str) -> tuple[int, ...]:
         """d. Raises InputError if it is not `count`, "one" or "several"."""
         if (len(self.d) > 1) == (count == "one"):
-            shows = (
-                "has one dimension; give one"
-                if count == "one"
-                else "shows several dimensions; give at least 2"
-            )
+            shows = "shows several dimensions; give at least 2"
+            shows = "has one dimension; give one" if count == "one" else shows
             raise self.refusal("d", f"figure {figure} {shows}, for example --d={example}")
         return self.d
 
 
 class Figure(NamedTuple):
-    """A figure: `study(settings)` makes it, from settings that are `defaults` where no flag is
-    given.
-    """
+    """A figure: `study(settings)` makes it; settings are `defaults` where no flag is given."""
 
     study: Callable[[Settings], Study]
     defaults: dict

@@ -1,5 +1,7 @@
 """Figures 4 to 8: what gradient descent stores (section 4)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from matplotlib.colors import ListedColormap
 from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory import model, optimization
 from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
-from memsinks_jax.studies.labs.study import Panel, Study, claim, lines, near, record
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record
 
 STEPS = 1000  # of figures 4 to 6
 
@@ -41,22 +43,13 @@ def figure_4(settings: Settings) -> Study:
     cases = ((n, 10.0), (n, 1.0), (max(n // 10, 1), 1.0))
     d_C, gamma_C = (jnp.array(column, jnp.float32) for column in zip(*cases, strict=True))
 
+    def error(scores_MN):
+        return model.error(scores_MN, y_N, law)
+
     def one_run(key, d, gamma):
         kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, n, law, STEPS)
-        return jnp.stack(
-            [
-                optimization.stream(
-                    rule,
-                    kernel_NN,
-                    gram_MM,
-                    y_N,
-                    inputs_T,
-                    jnp.full(STEPS, gamma),
-                    lambda scores_MN: model.error(scores_MN, y_N, law),
-                )
-                for rule in RULES
-            ]
-        )
+        given = kernel_NN, gram_MM, y_N, inputs_T, jnp.full(STEPS, gamma), error
+        return jnp.stack([optimization.stream(rule, *given) for rule in RULES])
 
     over_cases = jax.vmap(one_run, in_axes=(None, 0, 0))
     errors_GRCUT = model.over_runs(
@@ -69,12 +62,8 @@ def figure_4(settings: Settings) -> Study:
         )
         of_sgd, curves = RULES["gradient"], {}
         for u, (rule, label) in enumerate(RULES.items()):
-            runs += record(
-                f"{rule}, d={d}, gamma={gamma:g}",
-                seeds,
-                {},
-                {"error": ("T", steps, errors_GCUX[:, c, u])},
-            )
+            curve = {"error": ("T", steps, errors_GCUX[:, c, u])}
+            runs += record(f"{rule}, d={d}, gamma={gamma:g}", seeds, {}, curve)
             rows_GX = drawn_GUX[:, u]
             curves[label] = (steps, rows_GX) if label == of_sgd else (steps, None, rows_GX.mean(0))
         title = f"{which}, width {d}, step size {gamma:g}"
@@ -82,32 +71,15 @@ def figure_4(settings: Settings) -> Study:
     sgd_GCX, scheme_GCX, part = errors_GCUX[:, :, 0], errors_GCUX[:, :, 2], cases[2][0]
     # Distance of the scheme's mean error from SGD's, in logarithms, over the steps of the plot.
     gap_GC = np.abs(np.log(scheme_GCX / sgd_GCX)).mean(-1)
-    claims = [
-        *(
-            claim(
-                f"close_{gamma:g}",
-                f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}",
-                "curves coincide",
-                gap_GC[:, c],
-                at_most=0.25,
-            )
-            for c, (_, gamma) in enumerate(cases[:2])
-        ),
-        claim(
-            "part",
-            f"E(q_gamma) / E(SGD) after {STEPS} steps at d = {part}",
-            "the approximation is not valid",
-            scheme_GCX[:, 2, -1] / sgd_GCX[:, 2, -1],
-            at_least=1.5,
-        ),
-        claim(
-            "part_more",
-            f"that mean |log| at d = {part} over the one at d = N, gamma = 1",
-            "breaks when d << N",
-            gap_GC[:, 2] / gap_GC[:, 1],
-            at_least=1.5,
-        ),
-    ]
+    claims = Claims()
+    for c, (_, gamma) in enumerate(cases[:2]):
+        what = f"mean |log E(q_gamma) / E(SGD)| at d = N = {n}, gamma = {gamma:g}"
+        claims.add(f"close_{gamma:g}", what, "curves coincide", gap_GC[:, c], at_most=0.25)
+    what = f"E(q_gamma) / E(SGD) after {STEPS} steps at d = {part}"
+    values = scheme_GCX[:, 2, -1] / sgd_GCX[:, 2, -1]
+    claims.add("part", what, "the approximation is not valid", values, at_least=1.5)
+    what = f"that mean |log| at d = {part} over the one at d = N, gamma = 1"
+    claims.add("part_more", what, "breaks when d << N", gap_GC[:, 2] / gap_GC[:, 1], at_least=1.5)
     return Study(
         "4",
         "Figure 4: what SGD stores, and its approximation",
@@ -115,18 +87,16 @@ def figure_4(settings: Settings) -> Study:
         "sights of it. In a matrix too "
         "small the gradient also repairs what interference breaks, which no fixed weight does.",
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, batch size one, W = 0 at the start, "
-        f"{settings.runs} runs. "
-        "Embeddings are divided by sqrt(d), so that a unit of q changes its own logit by about "
-        "1, as (20) assumes; the "
-        "paper's own rescaling is not in its main text. Dashed: the approximations.",
+        f"{settings.runs} runs. Embeddings are divided by sqrt(d), so that a unit of q changes "
+        "its own logit by about 1, as (20) assumes; the paper's own rescaling is not in its main "
+        "text. Dashed: the approximations.",
         runs,
         claims,
         shown,
     )
 
 
-# Step sizes of figure 5, and rho of the closest scheme in the paper, at alpha = 2, where it gives
-# it.
+# Step sizes of figure 5, and rho of the paper's closest scheme, at alpha = 2, if it gives one.
 CLOSEST = {10.0: 0.05, 1.0: None, 0.1: 0.35, 0.01: None, 0.001: 1.0}
 
 
@@ -138,7 +108,7 @@ def figure_5(settings: Settings) -> Study:
     # Number of times each input was seen: (x + 3)^-alpha, scaled so that the rarest was seen once.
     seen_N = np.round(((np.arange(1, n + 1) + 3.0) / (n + 3)) ** -alpha).astype(int)
     p_N, times, inputs = seen_N / seen_N[0], range(STEPS + 1), range(1, n + 1)
-    runs, claims, stored, schemes = [], [], {}, {}
+    runs, claims, stored, schemes = [], Claims(), {}, {}
     for gamma, rho in CLOSEST.items():
         weights = np.asarray(optimization.iterates(gamma, m, int(max(seen_N[0], STEPS))))
         q_N, steps_shown = weights[seen_N] / weights[seen_N[0]], weights[: STEPS + 1]
@@ -154,46 +124,30 @@ def figure_5(settings: Settings) -> Study:
         schemes[f"step size {gamma:g}, $\\rho={fitted:.2f}$"] = inputs, q_N, p_N**fitted
         if alpha == 2 and rho is not None:
             statement = f"rho of the q_rho closest to q_gamma, gamma = {gamma:g}"
-            claims.append(
-                near(f"rho_{gamma:g}", statement, f"{rho:g}", [fitted], rho, 0.1, digits=2)
-            )
+            claims.near(f"rho_{gamma:g}", statement, f"{rho:g}", [fitted], rho, 0.1, digits=2)
+    panels = []
+    title = "What SGD stores of an input"
+    panels.append(lines(title, "times it was seen", "weight $f^n(0)$", stored, ordered=True))
+    title = "The scheme it amounts to"
+    x, y = "input, by frequency", "weight over the largest"
+    panels.append(lines(title, x, y, schemes, ordered=True, log="xy"))
     return Study(
         "5",
         "Figure 5: which scheme SGD finds",
-        "A large step stores an association at its first sight and hardly adds to it later, "
-        "which is q_0; a small one adds "
-        "in proportion to the sights, which is q_1.",
+        "A large step stores an association at its first sight and hardly adds to it later, which "
+        "is q_0; a small one adds in proportion to the sights, which is q_1.",
         f"f of (20) with M = {m}; inputs seen (x+3)^-{alpha:g} times, the rarest of {n} once. "
-        "Dashed: q_rho with the rho "
-        "closest in least squares.",
+        "Dashed: q_rho with the rho closest in least squares.",
         runs,
         claims,
-        [
-            lines(
-                "What SGD stores of an input",
-                "times it was seen",
-                "weight $f^n(0)$",
-                stored,
-                ordered=True,
-            ),
-            lines(
-                "The scheme it amounts to",
-                "input, by frequency",
-                "weight over the largest",
-                schemes,
-                ordered=True,
-                log="xy",
-            ),
-        ],
+        panels,
     )
 
 
 def figure_6(settings: Settings) -> Study:
-    """The effect of one SGD step on the scores of all inputs: large steps overwrite, small ones
-    miss rare inputs.
+    """The effect of one SGD step on the scores of all inputs.
 
-    Raises InputError for several values of d, and for more inputs than one plot of all scores can
-    show.
+    Raises InputError for several values of d, and for more inputs than one plot can show.
     """
     (d,) = settings.dimensions("6", "one", "5")
     if settings.n > 50:
@@ -203,19 +157,10 @@ def figure_6(settings: Settings) -> Study:
 
     def one_run(key):
         kernel_NN, gram_MM, inputs_T = _memory(key, n, m, d, min(n, d), law, STEPS)
+        given = "gradient", kernel_NN, gram_MM, jnp.asarray(y_N), inputs_T
+        sizes = [jnp.full(STEPS, gamma) for gamma in gammas]
         return jnp.stack(
-            [
-                optimization.stream(
-                    "gradient",
-                    kernel_NN,
-                    gram_MM,
-                    jnp.asarray(y_N),
-                    inputs_T,
-                    jnp.full(STEPS, gamma),
-                    lambda scores_MN: scores_MN,
-                )
-                for gamma in gammas
-            ]
+            [optimization.stream(*given, size, lambda x: x) for size in sizes]
         ), inputs_T
 
     scores_GRCTMN, inputs_GRT = model.over_runs(one_run, seeds, settings.draws, together=True)
@@ -225,46 +170,31 @@ def figure_6(settings: Settings) -> Study:
     runs, shown = [], []
     for c, gamma in enumerate(gammas):
         curves = {"recalled": ("T", range(10, STEPS + 1, 10), right[:, :, c, 9::10].mean((1, 3)))}
-        runs += record(
-            f"gamma={gamma:g}", seeds, {"lost": lost_GC[:, c], "rare": rare_GC[:, c]}, curves
-        )
+        metrics = {"lost": lost_GC[:, c], "rare": rare_GC[:, c]}
+        runs += record(f"gamma={gamma:g}", seeds, metrics, curves)
         step = _example(right[0, 0, c], inputs[0, 0])
         for when, at in (("before", step - 1), ("after", step)):
             title = f"Step size {gamma:g}, {when} step {step + 1}"
             shown.append(_matrix(title, scores_GRCTMN[0, 0, c, at], y_N, inputs[0, 0, step]))
     large, small = gammas
-    claims = [
-        claim(
-            "overwrites",
-            f"share of recalled inputs lost by a step on an unrecalled one: gamma = {large:g} "
-            "over "
-            f"gamma = {small:g}",
-            "a large step erases",
-            lost_GC[:, 0] / lost_GC[:, 1],
-            at_least=1,
-        ),
-        claim(
-            "misses_rare",
-            f"share of the rarer half of the inputs recalled late: gamma = {large:g} minus "
-            f"gamma = {small:g}",
-            "a small step does not store the rare",
-            rare_GC[:, 0] - rare_GC[:, 1],
-            at_least=0,
-        ),
-    ]
+    claims = Claims()
+    both = f"gamma = {large:g} over gamma = {small:g}"
+    what = f"share of recalled inputs lost by a step on an unrecalled one: {both}"
+    claims.add("overwrites", what, "a large step erases", lost_GC[:, 0] / lost_GC[:, 1], at_least=1)
+    both = f"gamma = {large:g} minus gamma = {small:g}"
+    what = f"share of the rarer half of the inputs recalled late: {both}"
+    values = rare_GC[:, 0] - rare_GC[:, 1]
+    claims.add("misses_rare", what, "a small step does not store the rare", values, at_least=0)
     return Study(
         "6",
         "Figure 6: what one step does to all memories",
         "A large step stores the association of its input and may erase others; a small one "
-        "leaves the others alone and "
-        "needs many steps on an input before it is stored.",
+        "leaves the others alone and needs many steps on an input before it is stored.",
         f"N = {n}, M = {m}, alpha = {settings.alpha:g}, d = {d}, batch size one, embeddings "
-        "divided by sqrt(d). Scores "
-        "u_y^T W e_x, scaled for every input from its lowest to its highest; lighter is higher. "
-        "Red: the input of the "
-        "step and its output; white dots: what is recalled; grey rings: what should be. Claims "
-        f"over {settings.runs} runs "
-        f"of {STEPS} steps.",
+        "divided by sqrt(d). Scores u_y^T W e_x, scaled for every input from its lowest to its "
+        "highest; lighter is higher. Red: the input of the step and its output; white dots: what "
+        f"is recalled; grey rings: what should be. Claims over {settings.runs} runs of {STEPS} "
+        "steps.",
         runs,
         claims,
         shown,
@@ -272,9 +202,7 @@ def figure_6(settings: Settings) -> Study:
 
 
 def _lost(right, inputs) -> np.ndarray:
-    """Share of recalled inputs that a step on an unrecalled one makes the memory forget -> (groups,
-    C).
-    """
+    """Share of recalled inputs that a step on an unrecalled one makes forgotten -> (groups, C)."""
     before, after = right[..., :-1, :], right[..., 1:, :]
     here = np.broadcast_to(inputs[:, :, None, 1:, None], (*before.shape[:-1], 1))
     on_wrong = ~np.take_along_axis(before, here, axis=-1)
@@ -283,9 +211,7 @@ def _lost(right, inputs) -> np.ndarray:
 
 
 def _example(right_TN, inputs_T) -> int:
-    """A step after the first hundred, on an unrecalled input: the one that changes the recall of
-    most others.
-    """
+    """The step on an unrecalled input that changes the recall of most others, from the 100th on."""
     steps = np.arange(100, len(inputs_T))
     wrong = ~right_TN[steps - 1, inputs_T[steps]]
     changed = (right_TN[steps - 1] & ~right_TN[steps]).sum(1)
@@ -300,11 +226,8 @@ def _matrix(title: str, scores_MN, y_N, x: int) -> Panel:
         axis.plot(
             inputs, y_N, "o", markerfacecolor="none", markeredgecolor="#bdc3c7", markersize=10
         )
-        axis.add_patch(
-            plt.Rectangle(
-                (x - 0.5, y_N[x] - 0.5), 1, 1, fill=False, edgecolor="#e74c3c", linewidth=2.5
-            )
-        )
+        corner, frame = (x - 0.5, y_N[x] - 0.5), {"edgecolor": "#e74c3c", "linewidth": 2.5}
+        axis.add_patch(plt.Rectangle(corner, 1, 1, fill=False, **frame))
         axis.set(title=title, xlabel="input, by frequency", ylabel="output")
         shown = inputs[:: -(-len(inputs) // 10)]
         axis.set_xticks(shown, shown + 1)
@@ -317,18 +240,14 @@ LARGE_BATCH, LARGE_BATCH_STEPS = 1000, 100
 
 
 def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, np.ndarray]]:
-    """The errors after every step with several step sizes, schedules (in width `narrow`), batch
-    sizes and optimizers.
-
-    Returns {name: float64 (groups of runs, steps)} for each of the four.
+    """Errors after every step by step size, schedule (in width `narrow`), batch size and optimizer
+    -> {name: float64 (groups of runs, steps)} for each of the four.
     """
     n, m = settings.n, settings.m
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
 
     def over_runs(one_run, names) -> dict[str, np.ndarray]:
-        """The error after every step, averaged over the runs of each group -> {name: float64
-        (groups, steps)}.
-        """
+        """Errors after every step, means over runs -> {name: float64 (groups, steps)}."""
         errors_GRX = model.over_runs(one_run, settings.seeds, settings.draws, together=True).mean(1)
         return dict(zip(names, np.moveaxis(errors_GRX, 1, 0), strict=True))
 
@@ -372,9 +291,8 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
         )
         u_MD = jax.random.normal(of_outputs, (m, d))
         u_MD = u_MD / jnp.linalg.norm(u_MD, axis=1, keepdims=True)
-        inputs_TB = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS).reshape(
-            -1, LARGE_BATCH
-        )
+        inputs_T = model.samples(of_samples, law, LARGE_BATCH * LARGE_BATCH_STEPS)
+        inputs_TB = inputs_T.reshape(-1, LARGE_BATCH)
         given = w_DD, e_ND, u_MD, y_N, inputs_TB, law
         return jnp.stack(
             [optimization.descend(way, *given, layer_norm) for way, layer_norm in ways.values()]
@@ -386,9 +304,8 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
         "constant 1": np.ones(SAMPLES),
         "10, decaying": cosine_T,
     }
-    steps = one_by_one(
-        {f"gamma={gamma:g}": np.full(SAMPLES, gamma) for gamma in (0.01, 0.1, 1.0, 10.0, 100.0)}, d
-    )
+    gammas = (0.01, 0.1, 1.0, 10.0, 100.0)
+    steps = one_by_one({f"gamma={gamma:g}": np.full(SAMPLES, gamma) for gamma in gammas}, d)
     decayed = one_by_one(schedules, narrow)
     batches = {"batch 1": steps["gamma=1"]} | in_batches(10) | in_batches(100) | in_batches(1000)
     optimizers = over_runs(on_matrix, ways)
@@ -396,15 +313,11 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
 
 
 def figure_7(settings: Settings) -> Study:
-    """How step size, batch size, schedules, Adam and layer norm change the memory of the same
-    samples.
-
-    Raises InputError for several values of d.
-    """
+    """How step size, batch size, schedules, Adam and layer norm change what is stored."""
     (d,) = settings.dimensions("7", "one", "100")
     narrow = max(d // 4, 1)
     steps, decayed, batches, optimizers = _figure_7_errors(settings, d, narrow)
-    runs, shown, claims, large_batch = [], [], [], LARGE_BATCH * LARGE_BATCH_STEPS
+    runs, shown, claims, large_batch = [], [], Claims(), LARGE_BATCH * LARGE_BATCH_STEPS
     for group, width, title, samples, errors in (
         ("steps", d, "Step sizes, batch 1", SAMPLES, steps),
         ("schedule", narrow, "Schedules, batch 1", SAMPLES, decayed),
@@ -421,74 +334,41 @@ def figure_7(settings: Settings) -> Study:
         shown.append(
             lines(title, "samples $T$", "error", curves, log="xy", ordered=group == "steps")
         )
-    names, sizes, decaying = list(steps), list(batches), "10, decaying"
-    for id, statement, paper, errors, one, other in (
-        *(
-            (
-                f"larger_{large}",
-                f"with {large} over that with {small}, T = {SAMPLES}",
-                "larger steps are better",
-                steps,
-                large,
-                small,
-            )
-            for small, large in zip(names[:3], names[1:4], strict=True)
-        ),
-        *(
-            (
-                f"smaller_{small}",
-                f"with {small} over that with {large}, T = {SAMPLES}",
-                "smaller batches are better",
-                batches,
-                small,
-                large,
-            )
-            for small, large in zip(sizes[:-1], sizes[1:], strict=True)
-        ),
-        *(
-            (
-                name,
-                f"of {name} over that of SGD, batch {LARGE_BATCH}",
-                "better than SGD",
-                optimizers,
-                name,
-                "SGD",
-            )
-            for name in ("Adam", "layer norm")
-        ),
-        *(
-            (
-                f"decay_{name}",
-                f"with a decaying step over that with {name}",
-                "beats either (scheduling)",
-                decayed,
-                decaying,
-                name,
-            )
-            for name in ("constant 10", "constant 1")
-        ),
-    ):
-        ratio_G = errors[one][:, -1] / np.maximum(errors[other][:, -1], 1e-9)
-        claims.append(claim(id, f"error {statement}", paper, ratio_G, at_most=1))
+
+    def better(id: str, what: str, paper: str, one, other) -> None:
+        ratio_G = one[:, -1] / np.maximum(other[:, -1], 1e-9)
+        claims.add(id, f"error {what}", paper, ratio_G, at_most=1)
+
+    names, sizes = list(steps), list(batches)
+    for small, large in zip(names[:3], names[1:4], strict=True):
+        what = f"with {large} over that with {small}, T = {SAMPLES}"
+        better(f"larger_{large}", what, "larger steps are better", steps[large], steps[small])
+    for small, large in zip(sizes[:-1], sizes[1:], strict=True):
+        what, paper = (
+            f"with {small} over that with {large}, T = {SAMPLES}",
+            "smaller batches are better",
+        )
+        better(f"smaller_{small}", what, paper, batches[small], batches[large])
+    for name in ("Adam", "layer norm"):
+        what = f"of {name} over that of SGD, batch {LARGE_BATCH}"
+        better(name, what, "better than SGD", optimizers[name], optimizers["SGD"])
+    for name in ("constant 10", "constant 1"):
+        what, paper = f"with a decaying step over that with {name}", "beats either (scheduling)"
+        better(f"decay_{name}", what, paper, decayed["10, decaying"], decayed[name])
     return Study(
         "7",
         "Figure 7: how the optimizer stores",
         "On the same samples a larger step stores more, up to a point; so do smaller batches. "
-        "With large batches, where SGD "
-        "weights associations by their frequency, Adam and layer norm even that out. A large "
-        "step that decays beats both "
-        "the large and the small constant one when memory is short.",
+        "With large batches, where SGD weights associations by their frequency, Adam and layer "
+        "norm even that out. A large step that decays beats both the large and the small constant "
+        "one when memory is short.",
         f"N = {settings.n}, M = {settings.m}, alpha = {settings.alpha:g}, {settings.runs} runs. "
-        "Step sizes are for "
-        "embeddings divided by sqrt(d), with W = 0 at the start. Batches: gradients are summed "
-        "and gamma = 1/sqrt(B), so "
-        "the variance of the updates of T samples does not depend on B. Optimizers, batch "
-        f"{LARGE_BATCH}, mean gradient: W "
-        "starts N(0, 1/d), where layer norm is defined, and all three move W e_x by about 1 in "
-        "their first step on a "
-        "frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam (beta1 = "
-        "beta2 = 0). The paper's own "
-        "rescaling is not in its main text.",
+        "Step sizes are for embeddings divided by sqrt(d), with W = 0 at the start. Batches: "
+        "gradients are summed and gamma = 1/sqrt(B), so the variance of the updates of T samples "
+        f"does not depend on B. Optimizers, batch {LARGE_BATCH}, mean gradient: W starts N(0, "
+        "1/d), where layer norm is defined, and all three move W e_x by about 1 in their first "
+        "step on a frequent x: step size 1 for SGD and layer norm, 1/d for the signs of Adam "
+        "(beta1 = beta2 = 0). The paper's own rescaling is not in its main text.",
         runs,
         claims,
         shown,
@@ -498,41 +378,31 @@ def figure_7(settings: Settings) -> Study:
 def figure_8(settings: Settings) -> Study:
     """With learned embeddings, two dimensions hold every association."""
     n, seeds, d, length, gamma = settings.n, settings.seeds, 2, 2000, 0.05
-    law, runs, claims, shown = model.zipf(n, settings.alpha), [], [], []
+    law, runs, claims, shown = model.zipf(n, settings.alpha), [], Claims(), []
     steps = np.arange(length // 100, length + 1, length // 100)
     for m in (settings.m, 2 * settings.m):
         y_N = model.outputs(n, m)
-        e, u, errors_GRT = model.over_runs(
-            lambda key, y_N=y_N, m=m: optimization.learn(
-                key, law, jnp.asarray(y_N), m, d, length, gamma
-            ),
-            seeds,
-            settings.draws,
-            together=True,
-        )
+        given = law, jnp.asarray(y_N), m, d, length, gamma
+        learn = functools.partial(lambda given, key: optimization.learn(key, *given), given)
+        e, u, errors_GRT = model.over_runs(learn, seeds, settings.draws, together=True)
         # The error is a sum of p(x) over unrecalled inputs: without any it is exactly zero.
         solved_G = (errors_GRT[:, :, -1] == 0).mean(1)
         curves = {"error": ("step", steps, errors_GRT[:, :, steps - 1].mean(1))}
-        runs += record(
-            f"M={m}", seeds, {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}, curves
-        )
-        statement, paper = (
-            f"share of runs with zero error, d = {d}, M = {m}, N = {n}",
-            "zero error is reached (Fig. 8)",
-        )
-        claims.append(claim(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9))
+        metrics = {"solved": solved_G, "error": errors_GRT[:, :, -1].mean(1)}
+        runs += record(f"M={m}", seeds, metrics, curves)
+        statement = f"share of runs with zero error, d = {d}, M = {m}, N = {n}"
+        paper = "zero error is reached (Fig. 8)"
+        claims.add(f"zero_error_{m}", statement, paper, [solved_G.mean()], at_least=0.9)
         kinds = ("outputs", "inputs") if m == settings.m else ("inputs",)
         shown += [_plane(kind, e[0, 0], u[0, 0], y_N) for kind in kinds]
     return Study(
         "8",
         "Figure 8: learned embeddings",
         "Random embeddings hold about d associations in a d x d matrix. Learned ones hold any "
-        "number in two dimensions: "
-        "inputs of one output gather around its direction.",
+        "number in two dimensions: inputs of one output gather around its direction.",
         f"N = {n}, d = {d}, alpha = {settings.alpha:g}, W = I; e and u learned by Adam (step "
-        f"{gamma:g}, {length} "
-        f"steps) on the cross-entropy of the whole law, from N(0, I). Shown: seed {seeds[0]}. "
-        "Areas: argmax_y u_y^T u.",
+        f"{gamma:g}, {length} steps) on the cross-entropy of the whole law, from N(0, I). Shown: "
+        f"seed {seeds[0]}. Areas: argmax_y u_y^T u.",
         runs,
         claims,
         shown,
@@ -540,24 +410,16 @@ def figure_8(settings: Settings) -> Study:
 
 
 def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
-    """Regions of argmax_y u_y^T u with the u_y (outputs), or with the e_x coloured by their output
-    (inputs).
-    """
+    """Regions of argmax_y u_y^T u, with the u_y, or with the e_x coloured by their output."""
 
     def draw(axis) -> None:
         m, reach = len(u_MD), 1.15 * np.abs(u_MD if kind == "outputs" else e_ND).max()
         colours = plt.get_cmap("turbo")(np.linspace(0, 1, m))
         plane = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 400)] * 2), axis=-1)
+        winner, areas = (plane @ u_MD.T).argmax(-1), ListedColormap(colours)
+        place = {"origin": "lower", "extent": (-reach, reach) * 2, "aspect": "auto"}
         axis.imshow(
-            (plane @ u_MD.T).argmax(-1),
-            origin="lower",
-            extent=(-reach, reach) * 2,
-            cmap=ListedColormap(colours),
-            vmin=0,
-            vmax=m - 1,
-            alpha=0.3,
-            interpolation="nearest",
-            aspect="auto",
+            winner, cmap=areas, vmin=0, vmax=m - 1, alpha=0.3, interpolation="nearest", **place
         )
         if kind == "outputs":
             axis.quiver(
@@ -568,12 +430,8 @@ def _plane(kind: str, e_ND, u_MD, y_N) -> Panel:
         else:
             axis.scatter(*e_ND.T, c=colours[y_N], s=22, edgecolors="white", linewidths=0.5)
         title = "Outputs $u_y$, areas they win" if kind == "outputs" else "Inputs $e_x$ by output"
-        axis.set(
-            title=f"{title}, M = {m}",
-            xlabel="first coordinate",
-            ylabel="second coordinate",
-            box_aspect=1,
-        )
+        axis.set(title=f"{title}, M = {m}", xlabel="first coordinate", ylabel="second coordinate")
+        axis.set_box_aspect(1)
 
     return draw
 

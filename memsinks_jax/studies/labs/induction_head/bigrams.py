@@ -1,7 +1,7 @@
 """Character statistics of a text: counts of characters and of pairs of neighbours. numpy only.
 
-The package includes those of tiny Shakespeare (65 characters) in bigrams.json, which is
-`write(read_text("tinyshakespeare.txt"), BUNDLED)`.
+The package includes those of tiny Shakespeare (65 characters) in bigrams.json. A row of its
+bigrams is [second, count, second, count, ...], without zero counts.
 
 Axes: V characters of the vocabulary, sorted by code point.
 """
@@ -9,7 +9,6 @@ Axes: V characters of the vocabulary, sorted by code point.
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 
 import numpy as np
@@ -23,9 +22,7 @@ LARGEST_VOCABULARY = 2048
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
     """Counts of a text, int64: `unigrams_V` of characters, `bigrams_VV` of neighbours, [first,
-    second].
-
-    Compares by identity, so that compiled functions can be cached by it.
+    second]. Compares by identity, so that compiled functions can be cached by it.
     """
 
     characters: str
@@ -41,29 +38,21 @@ class Statistics:
     def pi_b_VV(self) -> np.ndarray:
         """Distribution of the next character, [given, next], without smoothing -> float64 (V, V).
 
-        Only the last character of a text can have no successor. Its row is then the distribution of
-        a character.
+        Only the last character of a text can have no successor: its row is that of any character.
         """
         totals_V1 = self.bigrams_VV.sum(1, keepdims=True)
         return np.where(totals_V1 > 0, self.bigrams_VV / np.maximum(totals_V1, 1), self.pi_u_V)
 
 
 def count(text: str, where: str) -> Statistics:
-    """Statistics of a text. `where` names it in error messages.
-
-    Raises:
-      InputError: fewer than two different characters, or more than a table can hold.
+    """Statistics of a text, which `where` names in messages. Raises InputError for too few
+    characters, or more than a table can hold.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, ids = np.unique(codes, return_inverse=True)
-    if len(vocabulary) < 2:
+    if not 2 <= len(vocabulary) <= LARGEST_VOCABULARY:
         raise InputError(
-            f"{where}: has {len(vocabulary)} different characters; bigrams need a text with at "
-            "least 2"
-        )
-    if len(vocabulary) > LARGEST_VOCABULARY:
-        raise InputError(
-            f"{where}: has {len(vocabulary)} different characters; the table of bigrams holds "
+            f"{where}: has {len(vocabulary)} different characters; the table of bigrams holds 2 to "
             f"{LARGEST_VOCABULARY}"
         )
     size = len(vocabulary)
@@ -74,20 +63,12 @@ def count(text: str, where: str) -> Statistics:
 
 
 def read_text(path: str | pathlib.Path) -> Statistics:
-    """Statistics of a UTF-8 file. Raises InputError if it is missing, not text, or has too few
-    characters.
-    """
+    """Statistics of a UTF-8 file. Raises InputError if it is not one, or has too few characters."""
     try:
-        content = pathlib.Path(path).read_bytes()
-    except OSError as error:
+        return count(pathlib.Path(path).read_bytes().decode("utf-8"), f"--text={path}")
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"--text={path}: cannot be read ({error.strerror}); give a text file"
-        ) from None
-    try:
-        return count(content.decode("utf-8"), f"--text={path}")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"--text={path}: byte {error.start} is not UTF-8; give a text file in UTF-8"
+            f"--text={path}: cannot be read ({error}); give a text file in UTF-8"
         ) from None
 
 
@@ -99,20 +80,3 @@ def bundled() -> Statistics:
     for first, row in enumerate(table["bigrams"]):
         bigrams_VV[first, row[::2]] = row[1::2]
     return Statistics(table["characters"], np.array(table["unigrams"], np.int64), bigrams_VV)
-
-
-def write(statistics: Statistics, path: pathlib.Path) -> None:
-    """Writes atomically. A row of bigrams is [second, count, second, count, ...], without zero
-    counts.
-    """
-    rows = [
-        [int(x) for pair in zip(row.nonzero()[0], row[row > 0], strict=True) for x in pair]
-        for row in statistics.bigrams_VV
-    ]
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    head = json.dumps(
-        {"characters": statistics.characters, "unigrams": statistics.unigrams_V.tolist()}
-    )
-    scratch = path.with_suffix(".json.new")
-    scratch.write_text(f'{head[:-1]}, "bigrams": [\n{lines}\n]}}\n', encoding="utf-8")
-    os.replace(scratch, path)

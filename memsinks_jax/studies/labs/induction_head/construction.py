@@ -41,8 +41,7 @@ def memories(
     weights: dict, candidates_Q: np.ndarray, divide_by: float, positions: int | None = None
 ) -> dict:
     """Puts the three memories of the theory into the weights. A stored pair scores 1, in attention
-    after the division.
-    positions: how many of them have their predecessor stored by W_K^1; None: all.
+    after the division. positions: how many have their predecessor in W_K^1; None: all.
     """
     position, token = weights["position"][:positions], weights["token"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
@@ -62,9 +61,7 @@ def scaled(weights: dict, beta_1: float, beta_2: float, gamma: float) -> dict:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _of_gammas(model: TwoLayers, weights: dict, batch: Batch) -> jax.Array:
-    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all
-    values.
-    """
+    """Accuracy for every gamma. Logits are linear in gamma, so two passes are enough for all."""
     tokens_BT = batch.tokens_BS[:, :-1]
     direct = model.forward(
         {**weights, "output_2": jnp.zeros_like(weights["output_2"])}, tokens_BT
@@ -81,9 +78,8 @@ def _tally(model: TwoLayers, weights: dict, batch: Batch) -> dict[str, jax.Array
 
 
 def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> dict[str, float]:
-    """Builds the memories, chooses scales, and evaluates them: rates of `measures`, and the clean
-    accuracy of `VARIANTS`: attention with infinite beta, uniform attention in both layers or in the
-    first, W_K^1 for the first 64 positions.
+    """Builds the memories, chooses scales, evaluates: rates of `measures`, and the clean accuracy
+    of `VARIANTS`.
     """
     of_weights, of_search, of_evaluation = jax.random.split(jax.random.key(seed), 3)
     length, chosen = law.length, candidates(statistics, law)
@@ -112,29 +108,21 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
     scales, rates = best(built, [(one, two) for one in BETAS for two in BETAS])
     early = memories(weights, chosen, divide_by, measures.EARLY)
     uniform = [(0.0, beta) for beta in BETAS]
-    searches = [
-        (built, [(HARD, HARD)]),
-        (built, [(0.0, 0.0)]),
-        (built, uniform),
-        (early, [scales[:2]]),
-    ]
+    searches = [(built, [(HARD, HARD)]), (built, [(0.0, 0.0)]), (built, uniform)]
+    searches.append((early, [scales[:2]]))
     variants = {
         name: best(*search)[1]["acc_clean"] for name, search in zip(VARIANTS, searches, strict=True)
     }
     recalled = {name: float(value) for name, value in measures.probes(built, chosen).items()}
     # With such a large scale of the logits, a loss means nothing.
-    return (
-        {name: value for name, value in rates.items() if not name.startswith("loss")}
-        | recalled
-        | variants
-    )
+    rates = {name: value for name, value in rates.items() if not name.startswith("loss")}
+    return rates | recalled | variants
 
 
 def gradient_order(
     statistics: Statistics, law: Law, model: TwoLayers, seed: int, batches: int, batch: int
 ) -> dict:
-    """Theorem 3 without training: what one gradient step on each memory would store, in the order
-    of the theory.
+    """Theorem 3 without training: what one gradient step on each memory stores, in order.
 
     Starts from W_K^1 = W_K^2 = W_O^2 = 0. wo1 is of the negative gradient of W_O^2; with W_O^2 as
     constructed, wk1 is of that of W_K^2; with both, wk0 and wk0_64 of that of W_K^1. Gradients are

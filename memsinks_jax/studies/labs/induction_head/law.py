@@ -30,7 +30,7 @@ class Law:
     Attributes:
       k: triggers per sequence. fixed: the same k in all: the most frequent, after skipping the
       `offset` most frequent.
-      bigram_outputs: outputs from pi_b(.|q) instead of uniform. no_repeat: never o = q.
+      bigram_outputs: outputs from pi_b(.|q) instead of uniform.
       length: T, positions that predict; a sequence has one token more.
     """
 
@@ -38,36 +38,18 @@ class Law:
     fixed: bool = True
     offset: int = 0
     bigram_outputs: bool = False
-    no_repeat: bool = False
     length: int = 256
 
     def check(self, statistics: Statistics) -> "Law":
-        """Returns itself.
-
-        Raises:
-          InputError: names the flag, what is wrong with it and what to do.
-        """
+        """Returns itself. Raises an InputError that names the flag, what is wrong, what to do."""
         size = len(statistics.characters)
         if not 1 <= self.k <= size:
             raise InputError(
-                f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of "
-                "the text"
-            )
-        if self.length < 2:
-            raise InputError(
-                f"--length={self.length}: a trigger comes twice in 2 tokens at the least"
+                f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of the text"
             )
         if self.offset + self.k > size:
             raise InputError(
-                f"--k={self.k}: {size} characters without the {self.offset} most frequent are "
-                "too few"
-            )
-        alone = (np.diag(statistics.pi_b_VV) == 1).nonzero()[0]
-        if self.bigram_outputs and self.no_repeat and len(alone):
-            only = statistics.characters[alone[0]]
-            raise InputError(
-                f"--text: nothing but {only!r} ever follows {only!r}, so it has no output that "
-                "differs"
+                f"--k={self.k}: {size} characters without the {self.offset} most frequent are too few"
             )
         return self
 
@@ -88,19 +70,12 @@ class Batch(NamedTuple):
     cyclic_B: jax.Array
 
 
-def fixed_triggers(statistics: Statistics, k: int, offset: int) -> np.ndarray:
-    """The k most frequent characters after the `offset` most frequent, rarest first -> int64 (K,)."""
-    size = len(statistics.unigrams_V)
-    return statistics.pi_u_V.argsort()[size - offset - k : size - offset]
-
-
 def candidates(statistics: Statistics, law: Law) -> np.ndarray:
-    """Characters that can be triggers: the fixed ones, or all -> int64 (K or V,)."""
-    return (
-        fixed_triggers(statistics, law.k, law.offset)
-        if law.fixed
-        else np.arange(len(statistics.unigrams_V))
-    )
+    """Characters that can be triggers, the fixed ones, rarest first, or all -> int64 (K or V,)."""
+    size = len(statistics.unigrams_V)
+    if not law.fixed:
+        return np.arange(size)
+    return statistics.pi_u_V.argsort()[size - law.offset - law.k : size - law.offset]
 
 
 def _cumulative(p_xV: np.ndarray) -> jax.Array:
@@ -110,9 +85,7 @@ def _cumulative(p_xV: np.ndarray) -> jax.Array:
 
 
 def _inverse(cumulative_xV: jax.Array, uniform_x: jax.Array) -> jax.Array:
-    """The character at which the cumulative distribution passes `uniform`; its probability is never
-    0 -> int32 (x).
-    """
+    """The character at which the cumulative distribution passes `uniform` -> int32 (x)."""
     return (cumulative_xV <= uniform_x[..., None]).sum(-1).astype(jnp.int32)
 
 
@@ -122,10 +95,7 @@ def sampler(statistics: Statistics, law: Law):
     first_V, next_VV = _cumulative(statistics.pi_u_V), _cumulative(statistics.pi_b_VV)
     log_u_V = jnp.asarray(np.log(statistics.pi_u_V), jnp.float32)
     outputs_VV = statistics.pi_b_VV if law.bigram_outputs else np.ones((size, size))
-    outputs_VV = outputs_VV * (1 - np.eye(size)) if law.no_repeat else outputs_VV
-    # A row that no_repeat leaves empty belongs to no trigger (`Law.check`), but must still be a
-    # distribution.
-    outputs_VV = _cumulative(np.where(outputs_VV.sum(1, keepdims=True) > 0, outputs_VV, 1.0))
+    outputs_VV = _cumulative(outputs_VV)
     certain_V = statistics.pi_b_VV.max(1) == 1
     sole_V = jnp.asarray(np.where(certain_V, statistics.pi_b_VV.argmax(1), -1), jnp.int32)
     links = law.k + int(certain_V.sum())
@@ -160,14 +130,10 @@ def sampler(statistics: Statistics, law: Law):
 
         is_BTK = tokens_BS[:, :-1, None] == triggers_BK[:, None]
         seen_BT = jnp.where(is_BTK, jnp.cumsum(is_BTK, axis=1), 0).sum(-1).astype(jnp.int32)
-        # There are `links` forced tokens. Passing more of them without a choice means being in a
-        # cycle.
-        trapped_B = (
-            jax.lax.fori_loop(
-                0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
-            )
-            >= 0
+        # Passing more than all `links` forced tokens without a choice means being in a cycle.
+        end_B = jax.lax.fori_loop(
+            0, links + 1, lambda _, at_B: jnp.where(at_B >= 0, forced(at_B), -1), last_B
         )
-        return Batch(tokens_BS, seen_BT, trapped_B)
+        return Batch(tokens_BS, seen_BT, end_B >= 0)
 
     return sample

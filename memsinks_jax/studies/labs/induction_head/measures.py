@@ -1,5 +1,4 @@
-"""Measures: accuracies and losses of a batch, targets of attention, recall of each memory; of
-models without a head.
+"""Accuracies and losses of a batch, targets of attention, recall of each memory.
 
 A tally is a dict {name: (sum, count)}. Tallies of several batches add up; `rates` divides. Axes as
 in `model`.
@@ -23,10 +22,8 @@ SEQUENCES = 1000  # of `reference`
 
 def losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
     """Cross-entropy of every position in nats -> (B, T)."""
-    return (
-        jax.nn.logsumexp(logits_BTV, -1)
-        - jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
-    )
+    of_target_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], -1)[..., 0]
+    return jax.nn.logsumexp(logits_BTV, -1) - of_target_BT
 
 
 def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
@@ -56,8 +53,8 @@ def tally(logits_BTV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
 
 
 def attention(attentions: tuple[jax.Array, ...], batch: Batch) -> dict[str, jax.Array]:
-    """Positions that the layers attend to most, named as in the study's code -> {name: (2, H)}, one
-    column per head.
+    """Positions attended to most, named as in the study's code -> {name: (2, H)}, a column per
+    head.
 
     score_acc: the first layer, one position after a trigger, attends to the trigger. score2_acc:
     the second layer, at a trigger seen before, attends to a token right after this trigger;
@@ -114,20 +111,17 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
     """
     token, position = weights["token"], weights["position"]
     everything_V = jnp.arange(len(token))
-    copy_DD, remap_DD = (
-        weights["output_2"] @ weights["value_2"],
-        weights["output_1"] @ weights["value_1"],
-    )
+    copy_DD = weights["output_2"] @ weights["value_2"]
+    remap_DD = weights["output_1"] @ weights["value_1"]
     triggers_QD = token[jnp.asarray(candidates_Q)]
+    remapped_QD = triggers_QD @ remap_DD.T
 
     def of_positions(position):
         return recall(position[1:], weights["key_1"], position[:-1], jnp.arange(len(position) - 1))
 
     return {
         "wo1": recall(token, copy_DD.T, weights["unembed"], everything_V),
-        "wk1": recall(
-            triggers_QD, weights["key_2"], triggers_QD @ remap_DD.T, jnp.arange(len(triggers_QD))
-        ),
+        "wk1": recall(triggers_QD, weights["key_2"], remapped_QD, jnp.arange(len(triggers_QD))),
         "wk0": of_positions(position),
         "wk0_64": of_positions(position[:EARLY]),
     }
@@ -136,22 +130,15 @@ def probes(weights: dict, candidates_Q: np.ndarray) -> dict[str, jax.Array]:
 def bigram_divergence(
     logits_VV: jax.Array, statistics: Statistics, rows_R: np.ndarray
 ) -> jax.Array:
-    """The probe ff1: mean over the given tokens z of KL(pi_b(.|z) || softmax of logits [z, next]),
-    nats.
-    """
+    """The probe ff1: mean over tokens z of KL(pi_b(.|z) || softmax of logits [z, next]), nats."""
     p_RV = jnp.asarray(statistics.pi_b_VV[rows_R], jnp.float32)
     log_q_RV = jax.nn.log_softmax(logits_VV[rows_R], -1)
-    return (
-        jnp.where(p_RV > 0, p_RV * (jnp.log(jnp.where(p_RV > 0, p_RV, 1.0)) - log_q_RV), 0.0)
-        .sum(-1)
-        .mean()
-    )
+    log_p_RV = jnp.log(jnp.where(p_RV > 0, p_RV, 1.0))
+    return jnp.where(p_RV > 0, p_RV * (log_p_RV - log_q_RV), 0.0).sum(-1).mean()
 
 
 def feed_forward_logits(weights: dict) -> jax.Array:
-    """Next-token logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V
-    next).
-    """
+    """Logits of the feed-forward layer alone: W_U F(w_E(z)), no residual -> (V given, V next)."""
     token = weights["token"]
     if "ff" in weights:
         return token @ weights["ff"].T @ weights["unembed"].T
@@ -169,39 +156,28 @@ def entropies(statistics: Statistics) -> np.ndarray:
     return -(p_VV * np.log(np.where(p_VV > 0, p_VV, 1.0))).sum(1)
 
 
-def baselines(
-    statistics: Statistics, tokens_BS: np.ndarray, seen_BT: np.ndarray, cyclic_B: np.ndarray
-) -> dict:
-    """For these sequences: `floor`, the lowest possible global loss in nats; in-context accuracies
-    of predicting the most frequent token of the context so far (`majority`, and `majority_clean`
-    without cycles) and of pi_b (`bigram`).
+def reference(statistics: Statistics, law: Law) -> dict[str, float]:
+    """Of sequences of a law: `floor`, the lowest possible global loss in nats; the accuracy of
+    copying the most frequent token so far (`majority`, and `majority_clean` without cycles).
     """
-    x_BT, y_BT = tokens_BS[:, :-1], tokens_BS[:, 1:]
-    known_BT, clean_B1 = seen_BT >= 2, ~cyclic_B[:, None]
+    sample = jax.jit(sampler(statistics, law), static_argnums=1)
+    tokens_BS, seen_BT, cyclic_B = jax.device_get(sample(jax.random.key(0), SEQUENCES))
+    x_BT, y_BT, known_BT = tokens_BS[:, :-1], tokens_BS[:, 1:], seen_BT >= 2
     counts_BV = np.zeros((len(x_BT), len(statistics.unigrams_V)), np.int32)
     majority_BT = np.zeros_like(x_BT)
-    rows = np.arange(len(x_BT))
-    for t in range(x_BT.shape[1]):
-        counts_BV[rows, x_BT[:, t]] += 1
+    for t, x_B in enumerate(x_BT.T):
+        counts_BV[np.arange(len(x_B)), x_B] += 1
         majority_BT[:, t] = counts_BV.argmax(1)
+
+    def share(where_BT):
+        right = (majority_BT == y_BT)[where_BT]
+        return float(right.mean()) if right.size else float("nan")
+
     return {
         "floor": float(entropies(statistics)[x_BT[seen_BT == 0]].mean()),
-        "majority": _share(majority_BT == y_BT, known_BT),
-        "majority_clean": _share(majority_BT == y_BT, known_BT & clean_B1),
-        "bigram": _share(statistics.pi_b_VV.argmax(1)[x_BT] == y_BT, known_BT),
+        "majority": share(known_BT),
+        "majority_clean": share(known_BT & ~cyclic_B[:, None]),
     }
-
-
-def reference(statistics: Statistics, law: Law) -> dict[str, float]:
-    """The same for sequences of a law."""
-    drawn = jax.device_get(
-        jax.jit(sampler(statistics, law), static_argnums=1)(jax.random.key(0), SEQUENCES)
-    )
-    return baselines(statistics, drawn.tokens_BS, drawn.seen_BT, drawn.cyclic_B)
-
-
-def _share(right_BT: np.ndarray, where_BT: np.ndarray) -> float:
-    return float(right_BT[where_BT].mean()) if where_BT.any() else float("nan")
 
 
 def in_words(label: str) -> str:

@@ -51,20 +51,9 @@ class TwoLayers:
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
         """Initial weights, float32."""
         d, hidden = self.d, self.hidden or 4 * self.d
-        shapes = {
-            "token": (characters, d),
-            "position": (length, d),
-            "unembed": (characters, d),
-            "key_1": (d, d),
-            "value_1": (d, d),
-            "output_1": (d, d),
-            "key_2": (d, d),
-            "value_2": (d, d),
-            "output_2": (d, d),
-            "ff": (d, d),
-            "ff_1": (hidden, d),
-            "ff_2": (d, hidden),
-        }
+        shapes = {"token": (characters, d), "position": (length, d), "unembed": (characters, d)}
+        square = ("key_1", "value_1", "output_1", "key_2", "value_2", "output_2", "ff")
+        shapes |= {name: (d, d) for name in square} | {"ff_1": (hidden, d), "ff_2": (d, hidden)}
         unused = {name for names in FEED_FORWARD.values() for name in names} - set(self.trainable)
         weights = {}
         for place, (name, shape) in enumerate(shapes.items()):
@@ -86,9 +75,7 @@ class TwoLayers:
     def forward(
         self, weights, tokens_BT: jax.Array, at_hidden: Callable = lambda hidden_BTF: hidden_BTF
     ) -> "Trace":
-        """Args:
-        at_hidden: intervention at the MLP's hidden activation, after the ReLU.
-        """
+        """at_hidden: intervention at the MLP's hidden activation, after the ReLU."""
         length, scale = tokens_BT.shape[1], math.sqrt(self.d) if self.divide else 1.0
         x0_BTD = weights["token"][tokens_BT] + weights["position"][:length]
         keys_BSD, queries_BTD = x0_BTD @ weights["key_1"].T, x0_BTD
@@ -104,8 +91,7 @@ class TwoLayers:
             hidden_BTF = at_hidden(jax.nn.relu(h_BTD @ weights["ff_1"].T))
             logits_BTV = (h_BTD + hidden_BTF @ weights["ff_2"].T) @ weights["unembed"].T
         else:
-            # From here on all is linear, so values are mapped to V before the sum over s: V is less
-            # than D.
+            # All is linear from here, so values are mapped to V, less than D, before the sum.
             read_VD = weights["unembed"]
             if self.feed_forward == "linear":
                 read_VD = read_VD + read_VD @ weights["ff"]
@@ -128,23 +114,17 @@ def attend(queries_xTD: jax.Array, keys_xSD: jax.Array, scale: float) -> jax.Arr
 
 
 def sinusoids(length: int, d: int) -> np.ndarray:
-    """The positions of the first Transformer: sines at even indices, cosines at odd ones -> float64
-    (T, D).
-    """
+    """Positions of the first Transformer: sines at even indices, else cosines -> float64 (T, D)."""
     angle_TD = np.arange(length)[:, None] * 10000.0 ** (-(np.arange(d) // 2 * 2) / d)
     return np.where(np.arange(d) % 2 == 0, np.sin(angle_TD), np.cos(angle_TD))
 
 
 def turn(x_BTD: jax.Array) -> jax.Array:
-    """Rotary positions: rotates each pair of neighbouring coordinates by an angle that grows with t
-    -> same shape.
-    """
+    """Rotary positions: rotates pairs of neighbouring coordinates by angles that grow with t."""
     length, d = x_BTD.shape[-2:]
     angle_TP = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-    cos_TP, sin_TP = (
-        jnp.asarray(np.cos(angle_TP), jnp.float32),
-        jnp.asarray(np.sin(angle_TP), jnp.float32),
-    )
+    cos_TP = jnp.asarray(np.cos(angle_TP), jnp.float32)
+    sin_TP = jnp.asarray(np.sin(angle_TP), jnp.float32)
     even_BTP, odd_BTP = x_BTD[..., 0::2], x_BTD[..., 1::2]
     turned = jnp.stack(
         [even_BTP * cos_TP - odd_BTP * sin_TP, even_BTP * sin_TP + odd_BTP * cos_TP], axis=-1
@@ -177,11 +157,8 @@ class Full:
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Shapes of the matrices of one layer."""
         square = {name: (self.d, self.d) for name in ("query", "key", "value", "output")}
-        return square | (
-            {"ff_in": (4 * self.d, self.d), "ff_out": (self.d, 4 * self.d)}
-            if self.feed_forward
-            else {}
-        )
+        feed_forward = {"ff_in": (4 * self.d, self.d), "ff_out": (self.d, 4 * self.d)}
+        return square | (feed_forward if self.feed_forward else {})
 
     @property
     def norms(self) -> list[str]:
@@ -195,12 +172,8 @@ class Full:
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        matrices = [
-            f"{n}_{layer}"
-            for layer in range(self.layers)
-            for n in self.shapes
-            if n not in self.frozen
-        ]
+        names = [name for name in self.shapes if name not in self.frozen]
+        matrices = [f"{name}_{layer}" for layer in range(self.layers) for name in names]
         return ("token", "position", "unembed", *matrices, *self.norms)
 
     def initial(self, key: jax.Array, characters: int, length: int) -> dict[str, jax.Array]:
@@ -228,20 +201,16 @@ class Full:
             if not self.norm:
                 return x_BTD
             centred = x_BTD - x_BTD.mean(-1, keepdims=True)
+            variance = jnp.square(centred).mean(-1, keepdims=True)
             factor, shift = weights[name]
-            return (
-                centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * factor
-                + shift
-            )
+            return centred * jax.lax.rsqrt(variance + 1e-5) * factor + shift
 
         def heads(x_BTD, name):
             y_BTD = x_BTD @ weights[name].T
             return y_BTD.reshape(*y_BTD.shape[:2], self.heads, -1).swapaxes(1, 2)
 
-        x_BTD, attentions = (
-            weights["token"][tokens_BT] + weights["position"][: tokens_BT.shape[1]],
-            [],
-        )
+        x_BTD = weights["token"][tokens_BT] + weights["position"][: tokens_BT.shape[1]]
+        attentions = []
         for layer in range(self.layers):
             read_BTD = normed(x_BTD, f"attention_norm_{layer}")
             q_BHTC, k_BHTC, v_BHTC = (

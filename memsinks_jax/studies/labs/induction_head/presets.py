@@ -53,84 +53,51 @@ class Preset:
         """Trains the head alone: fixed triggers, loss on predictable tokens, no feed-forward layer."""
         length = length or (128 if self.small else 256)
         steps = self._steps(1200 if length == 256 else 600, 1000)
-        # Longer sequences end nearer the ceiling at half the rate. Short ones finish in half the
-        # steps.
-        rate = (
-            {"learning_rate": 0.05 if length == 256 else 0.1, "clip": 1.0}
-            if self.small
-            else {"learning_rate": 0.03}
-        )
+        # Longer sequences do better at half the rate. Short ones finish in half the steps.
+        rate, batch = 0.05 if length == 256 else 0.1, self.batch or (16 if self.small else 512)
+        rate = {"learning_rate": rate, "clip": 1.0} if self.small else {"learning_rate": 0.03}
         law = Law(**{"k": self.k, "length": length, **law})
-        return Recipe(
-            law, TwoLayers(self.width), steps, self.batch or (16 if self.small else 512), **rate
-        )
+        return Recipe(law, TwoLayers(self.width), steps, batch, **rate)
 
     def world(self, **law) -> Recipe:
         """Trains on all tokens, with a linear feed-forward layer: bigrams and the head together."""
         rate = {"learning_rate": 0.1, "clip": 1.0} if self.small else {"learning_rate": 0.2}
         law = Law(**{"k": self.k, "length": 64 if self.small else 256, **law})
         model = TwoLayers(self.width, feed_forward="linear")
-        return Recipe(
-            law,
-            model,
-            self._steps(1000, 1000),
-            self.batch or (32 if self.small else 512),
-            everywhere=True,
-            **rate,
-        )
+        batch = self.batch or (32 if self.small else 512)
+        return Recipe(law, model, self.steps or 1000, batch, everywhere=True, **rate)
 
     def full(self, **model) -> Recipe:
         """Trains the ordinary transformer on all tokens, with random triggers."""
         law = Law(self.k, fixed=False, length=64 if self.small else 256)
+        batch, rate = self.batch or (32 if self.small else 64), 0.002 if self.small else 0.01
+        adamw = {"optimizer": "adamw", "weight_decay": 0.01, "everywhere": True}
         return Recipe(
-            law,
-            Full(self.d or 128, **model),
-            self._steps(700, 1000),
-            self.batch or (32 if self.small else 64),
-            learning_rate=0.002 if self.small else 0.01,
-            optimizer="adamw",
-            weight_decay=0.01,
-            everywhere=True,
+            law, Full(self.d or 128, **model), self._steps(700, 1000), batch, rate, **adamw
         )
 
     def check(self) -> "Preset":
         """Returns itself. Raises an InputError that names the flag."""
         Law(self.k).check(self.statistics)
-        if (
-            not self.seeds
-            or min(self.seeds) < 0
-            or max(self.seeds) >= 2**31
-            or len(set(self.seeds)) < len(self.seeds)
-        ):
-            raise InputError(
-                f"--seeds={','.join(map(str, self.seeds))}: give different whole numbers from 0"
-            )
-        for flag, value, least in (
-            ("d", self.d, 8),
-            ("batch", self.batch, 1),
-            ("steps", self.steps, 10),
-        ):
-            if value is not None and value < least:
-                raise InputError(f"--{flag}={value}: give a whole number from {least}")
-        if self.d is not None and (self.d % 4 or self.d > 2048):
-            raise InputError(
-                f"--d={self.d}: give a multiple of 4 (heads, pairs of rotary positions) up to 2048"
-            )
-        if (
-            self.batch is not None
-            and self.batch > training.AT_ONCE
-            and self.batch % training.AT_ONCE
-        ):
-            raise InputError(
-                f"--batch={self.batch}: give a multiple of {training.AT_ONCE}, or less than that"
-            )
+
+        def refuse(flag: str, wrong: bool, problem: str) -> None:
+            if wrong:
+                raise InputError(f"--{flag}={getattr(self, flag)}: give {problem}")
+
+        refuse("seeds", max(self.seeds) >= 2**31, "whole numbers up to 2147483647")
+        if self.d is not None:  # a multiple of 4 for the heads, and pairs of rotary positions
+            refuse("d", self.d % 4 or not 8 <= self.d <= 2048, "a multiple of 4, 8 to 2048")
+        if self.batch is not None:
+            most = training.AT_ONCE
+            refuse("batch", self.batch < 1, "a whole number from 1")
+            wrong = self.batch > most and self.batch % most
+            refuse("batch", wrong, f"a multiple of {most}, or less than that")
+        refuse("steps", self.steps is not None and self.steps < 10, "a whole number from 10")
         return self
 
 
 def work(recipe: Recipe | World) -> float:
-    """Rough number of multiplications in a run: products with weights and attention, forward and
-    twice that backward.
-    """
+    """Rough number of multiplications in a run: weights and attention, forward and backward."""
     length, d, model = recipe.law.length, recipe.model.d, recipe.model
     if isinstance(model, Full):
         a_token = model.layers * (12 * d * d + 2 * length * d)
@@ -141,13 +108,9 @@ def work(recipe: Recipe | World) -> float:
 
 
 def predicted_seconds(preset: Preset, recipes: list[Recipe | World]) -> float:
-    """Predicted time of these runs on this machine: times a few small steps of one, and scales by
-    `work`.
-    """
-    timed, statistics = (
-        next((r for r in recipes if isinstance(r, Recipe)), preset.alone()),
-        preset.statistics,
-    )
+    """Predicted seconds of these runs here: times a few small steps of one, scaled by `work`."""
+    timed = next((r for r in recipes if isinstance(r, Recipe)), preset.alone())
+    statistics = preset.statistics
     small = dataclasses.replace(timed, batch=min(timed.batch, 16))
     trained, others, state = training.start(small, statistics, 0)
     key = jax.random.key(0)

@@ -112,10 +112,8 @@ def _measure(
     world: World, statistics: Statistics, weights: dict, pool: Batch, keys: dict, number: int
 ) -> dict:
     """Tally after a step, of fresh sequences and of the pool."""
-    fresh, found = (
-        sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED),
-        {},
-    )
+    fresh = sampler(statistics, world.law)(jax.random.fold_in(keys[_TEST], number), TESTED)
+    found = {}
     for name, batch, first in (("fresh", fresh, 2**30), ("pool", pool, 0)):
         numbers_B = first + jnp.arange(len(batch.seen_BT))
         for mode in MODES:
@@ -143,9 +141,9 @@ def train(
     """One run; `path` and `report` as in `training.resumable`.
 
     Its curves are 'acc_clean' and 'loss_bigram' of `measures.tally` after 'fresh own ', 'fresh
-    dropped ', 'pool own ' and 'pool dropped '. Its test: means over their last three points, by
-    mode, of in-context accuracy and global loss of fresh sequences, and of what the model knows by
-    heart, the global loss of fresh sequences minus that of the pool.
+    dropped ', 'pool own ' and 'pool dropped '. Its test, by mode: means over the last three points
+    of in-context accuracy and global loss of fresh sequences, and of what the model knows by heart,
+    this loss minus that of the pool.
     """
     keys = {number: purpose(seed, number) for number in (_WEIGHTS, _FRESH, _POOL, _MASKS, _TEST)}
     others = world.model.initial(keys[_WEIGHTS], len(statistics.characters), world.law.length)
@@ -165,10 +163,8 @@ def train(
     ]
     ends, test = {name: float(np.mean(curves[name][-3:])) for name in shown}, {}
     for mode in MODES:
-        test |= {
-            f"accuracy {mode}": ends[f"fresh {mode} acc_clean"],
-            f"global {mode}": ends[f"fresh {mode} loss_bigram"],
-        }
+        test[f"accuracy {mode}"] = ends[f"fresh {mode} acc_clean"]
+        test[f"global {mode}"] = ends[f"fresh {mode} loss_bigram"]
         test[f"by heart {mode}"] = (
             ends[f"fresh {mode} loss_bigram"] - ends[f"pool {mode} loss_bigram"]
         )

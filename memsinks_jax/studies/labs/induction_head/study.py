@@ -1,6 +1,4 @@
-"""The form of all experiments: a grid of recipes, each trained with several seeds, and what is
-concluded from the runs.
-"""
+"""The form of all experiments: a grid of recipes, each trained with several seeds, conclusions."""
 
 import dataclasses
 import math
@@ -58,9 +56,7 @@ class Group:
         return self.steps_X[np.where(reached_GX.any(1), reached_GX.argmax(1), -1)].astype(float)
 
     def reached(self, name: str, level: float | np.ndarray) -> np.ndarray:
-        """The first step at which the smoothed curve reaches `level`, of all or (G,), or the last
-        step.
-        """
+        """The first step at which the smoothed curve reaches `level` (of each run), or the last."""
         return self.first_step(self.values(name, 3) >= np.reshape(level, (-1, 1)))
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -88,10 +84,8 @@ class Experiment:
 
     def study(self, preset: Preset, runs: dict[str, list[Run]]) -> Study:
         """runs: {label: [one run per seed]}."""
-        groups, running = (
-            {label: Group(several) for label, several in runs.items()},
-            self.run(preset),
-        )
+        groups = {label: Group(several) for label, several in runs.items()}
+        running = self.run(preset)
         next(running)
         try:
             running.send(groups)
@@ -117,14 +111,8 @@ def ends(groups: dict[str, Group], name: str = "acc_clean") -> dict[str, np.ndar
 def measured(title: str, group: Group, names: Sequence[str], **settings) -> Panel:
     """A panel of several measures of one group while it trains."""
     _, y, limits = MEASURES[names[0]]
-    return lines(
-        title,
-        "step",
-        y,
-        {MEASURES[name][0]: group.curve(name) for name in names},
-        ylim=limits,
-        **settings,
-    )
+    shown = {MEASURES[name][0]: group.curve(name) for name in names}
+    return lines(title, "step", y, shown, ylim=limits, **settings)
 
 
 def compared(
@@ -143,9 +131,7 @@ def compared(
 def record(
     variant: str, seed: int, metrics: dict[str, float], curves: dict[str, np.ndarray], axis="step"
 ) -> dict:
-    """One run of results.json, without numbers that are not finite. `axis` names the curve of the
-    other curves' places.
-    """
+    """One run of results.json, without what is not finite. `axis`: the curve of the places."""
     shortened = {}
     for name in [name for name in curves if name != axis]:
         finite_X = np.isfinite(curves[name])

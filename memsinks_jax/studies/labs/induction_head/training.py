@@ -48,7 +48,6 @@ class Recipe:
     batch: int
     learning_rate: float
     optimizer: str = "sgd"
-    momentum: float = 0.9
     weight_decay: float = 1e-4
     clip: float | None = None
     everywhere: bool = False
@@ -89,7 +88,7 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
         rule = optax.adamw(recipe.learning_rate, b1=0.9, b2=0.99, weight_decay=recipe.weight_decay)
     else:
         decay = optax.add_decayed_weights(recipe.weight_decay)
-        rule = optax.chain(decay, optax.sgd(recipe.learning_rate, momentum=recipe.momentum))
+        rule = optax.chain(decay, optax.sgd(recipe.learning_rate, momentum=0.9))
     return (
         rule if recipe.clip is None else optax.chain(optax.clip_by_global_norm(recipe.clip), rule)
     )
@@ -137,11 +136,9 @@ def steps(
     (trained weights, optimizer's state) -> the same, and the summed tally. Compiled once for all
     seeds.
     """
-    sample, rule, until = (
-        sampler(statistics, recipe.law),
-        optimizer(recipe),
-        dict(recipe.frozen_until),
-    )
+    sample = sampler(statistics, recipe.law)
+    rule = optimizer(recipe)
+    until = dict(recipe.frozen_until)
 
     def one(carry, number):
         trained, state = carry
@@ -149,8 +146,7 @@ def steps(
             recipe, trained, others, sample(jax.random.fold_in(root, number), recipe.batch)
         )
         free = {name: number >= until.get(name, 0) for name in trained}
-        # For frozen memories the optimizer sees zero weights and gradients, so that no momentum
-        # builds up.
+        # Frozen memories look like zeros to the optimizer, so that no momentum builds up.
         hidden = {name: jnp.where(free[name], matrix, 0.0) for name, matrix in trained.items()}
         grads = {name: jnp.where(free[name], grad, 0.0) for name, grad in grads.items()}
         updates, state = rule.update(grads, state, hidden)
@@ -181,11 +177,9 @@ def fresh(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def probes(recipe: Recipe, statistics: Statistics, weights: dict) -> dict[str, jax.Array]:
     """Probes of the weights -> {probe: value}."""
-    model, chosen, everything = (
-        recipe.model,
-        candidates(statistics, recipe.law),
-        np.arange(len(statistics.characters)),
-    )
+    model = recipe.model
+    chosen = candidates(statistics, recipe.law)
+    everything = np.arange(len(statistics.characters))
     undecided = np.setdiff1d(everything, chosen) if recipe.law.fixed else everything
     if isinstance(model, Full):
         return {}
@@ -228,18 +222,13 @@ def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -
 
 
 def load(path: pathlib.Path, carry):
-    """Reads what `save` wrote, in the structure of `carry`. Raises InputError if the file is
-    damaged.
-    """
+    """Reads what `save` wrote, shaped like `carry`. Raises InputError if the file is damaged."""
     try:
         with path.open("rb") as file, np.load(file) as stored:
             leaves, shape = jax.tree.flatten(carry)
             found = [jnp.asarray(stored[f"leaf_{place}"]) for place in range(len(leaves))]
-            return (
-                jax.tree.unflatten(shape, found),
-                int(stored["step"]),
-                json.loads(str(stored["curves"])),
-            )
+            step, curves = int(stored["step"]), json.loads(str(stored["curves"]))
+            return jax.tree.unflatten(shape, found), step, curves
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path}: cannot be read ({type(error).__name__}); delete it and run again"

@@ -21,14 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import readout
-from memsinks_jax.studies.labs.linear_network.trials import (
-    below,
-    features,
-    generator,
-    unit,
-    violated,
-)
-from memsinks_jax.studies.labs.study import Panel, Study, columns, record, scatter
+from memsinks_jax.studies.labs.linear_network.trials import below, features, generator, unit
+from memsinks_jax.studies.labs.study import Claims, Panel, Study, columns, record, scatter
 
 TRIALS, TOKENS, HIDDEN, SHARED, STEPS = 200, 50, 24, 17, 400
 READINGS = {"whole": "z of length 1", "blocks": "each block of length 1"}
@@ -71,9 +65,7 @@ def schedule(order_NB, repeats_B, rho_B) -> tuple[np.ndarray, np.ndarray]:
 def train(
     rng, rate_B, repeats_B, rho_B, steps: int, reading: str = "whole", draws: int | None = None
 ) -> Training:
-    """Trains side by side. draws: of features, targets and order; trial b uses draw b % draws.
-    None: one per trial.
-    """
+    """Trains side by side. Trial b uses draw b % draws of features, targets and order."""
     draws = draws or len(rate_B)
     again = np.arange(len(rate_B)) % draws
     z_NBH, memory_BH = features(rng, steps, draws, HIDDEN), features(rng, draws, HIDDEN)
@@ -115,21 +107,19 @@ def bounds(one: Training, steps: int) -> dict[str, np.ndarray]:
     shared_B, mem_B = ((one.memory[:, cut] ** 2).sum(1) for cut in BLOCKS.values())
     gained_B, others_B = one.rate * one.repeats, one.rate * (steps - one.repeats)
     forgotten_B = others_B * one.shared_least * low_B
+    with_sinks_B = others_B * one.rho
     return {
         "(1) stated": gained_B * (1 - low_B) - forgotten_B,
         "(1) corrected": gained_B * (1 - low_B) * shared_B - forgotten_B,
-        "(2) stated": gained_B * (1 - high_B) - others_B * one.rho * one.mem_least * high_B,
-        "(2) corrected": gained_B * (1 - high_B) * mem_B
-        - others_B * one.rho * one.mem_most * high_B,
+        "(2) stated": gained_B * (1 - high_B) - with_sinks_B * one.mem_least * high_B,
+        "(2) corrected": gained_B * (1 - high_B) * mem_B - with_sinks_B * one.mem_most * high_B,
     }
 
 
 def measure(
     seed: int, reading: str, trials: int = TRIALS
 ) -> tuple[Training, dict[str, np.ndarray], dict[str, int]]:
-    """reading: one of READINGS -> the trained trials, their bounds, how often each bound is
-    violated.
-    """
+    """reading: of READINGS -> the trained trials, their bounds, how often each is violated."""
     rng = generator(seed, f"accumulation {reading}")
     rate_B, repeats_B = 10 ** rng.uniform(-3, -1.5, trials), rng.integers(5, 60, trials)
     one = train(rng, rate_B, repeats_B, rng.uniform(0.05, 1, trials), STEPS, reading)
@@ -142,7 +132,7 @@ def measure(
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    found, claims, runs, broken = {}, [], [], {}
+    found, claims, runs, broken = {}, Claims(), [], {}
     for reading, meaning in READINGS.items():
         several = found[reading] = [measure(seed, reading) for seed in seeds]
         rows = [
@@ -156,33 +146,23 @@ def study(seeds: tuple[int, ...]) -> Study:
         broken[reading] = np.mean(metrics["violated (2) stated"]) / TRIALS
         for part, what in (("(1)", "gen-only ≤"), ("(2)", "mem-only ≥")):
             for form, paper in (("stated", f"never (H.3 {part})"), ("corrected", "corrected")):
-                id, statement = (
-                    f"{reading}_{part[1]}_{form}",
-                    f"{part} {what} its bound, {form}, {meaning}",
-                )
-                claims.append(
-                    violated(id, statement, paper, metrics[f"violated {part} {form}"], TRIALS)
-                )
-    cases = (
-        ("(1) Shared neurons alone", "whole"),
-        ("(2) Sinks alone", "whole"),
-        ("(2) Sinks alone", "blocks"),
-    )
+                id = f"{reading}_{part[1]}_{form}"
+                statement = f"{part} {what} its bound, {form}, {meaning}"
+                values = metrics[f"violated {part} {form}"]
+                claims.never(id, statement, paper, values, TRIALS)
+    both = "(2) Sinks alone"
+    cases = (("(1) Shared neurons alone", "whole"), (both, "whole"), (both, "blocks"))
     return Study(
         "accumulation",
         "Theorem H.3: memorization accumulates in the sinks",
         "(1) holds. (2), that the sinks keep the memory, is false as stated: "
-        f"{broken['whole']:.0%} of the runs violate it, "
-        f"{broken['blocks']:.0%} if each block is read to have length 1. With |z_mem|² and the "
-        "largest similarity in it, it "
-        "holds in all of them, and is weaker.",
+        f"{broken['whole']:.0%} of the runs violate it, {broken['blocks']:.0%} if each block is "
+        "read to have length 1. With |z_mem|² and the largest similarity in it, it holds in all "
+        "of them, and is weaker.",
         f"{TRIALS} trials a seed and reading: {TOKENS} tokens, {SHARED} shared neurons and "
-        f"{HIDDEN - SHARED} sinks, "
-        f"positive features, {STEPS} steps from zero with 5 to 59 repeats at random places, "
-        "rates 0.001 to 0.03, rho "
-        f"0.05 to 1. c_min and c_max from the measured |W|_2, read every {EVERY} steps and "
-        "widened by what it can "
-        "grow between.",
+        f"{HIDDEN - SHARED} sinks, positive features, {STEPS} steps from zero with 5 to 59 "
+        "repeats at random places, rates 0.001 to 0.03, rho 0.05 to 1. c_min and c_max from the "
+        f"measured |W|_2, read every {EVERY} steps and widened by what it can grow between.",
         runs,
         claims,
         [_panel(title, reading, *found[reading][0][:2]) for title, reading in cases],

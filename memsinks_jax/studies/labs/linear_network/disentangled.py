@@ -27,8 +27,8 @@ import math
 
 import numpy as np
 
-from memsinks_jax.studies.labs.linear_network.trials import generator, violated
-from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
+from memsinks_jax.studies.labs.linear_network.trials import generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 D_SEM, D_MEM, OUTPUTS, RANK, ONCE, REPEATS, HIDDEN = 6, 3, 5, 3, 40, 3, 12
 DELTA, SIGMA = 1.5, 0.1  # |Delta|; all singular values of W*
@@ -78,16 +78,13 @@ class Problem:
 
 
 def problem(rng: np.random.Generator, novelty: float) -> Problem:
-    """Satisfies all assumptions of Theorem D.3. With novelty 0 the examples seen once span S_sem.
+    """Satisfies all that Theorem D.3 assumes. With novelty 0 the examples seen once span S_sem.
     Otherwise they leave one direction to s_mem.
     """
     known = D_SEM - (novelty > 0)
     sem_FD, mem_FD = np.zeros((D_SEM + D_MEM, D_SEM)), np.zeros((D_SEM + D_MEM, D_MEM))
-    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = (
-        orthogonal(rng, D_SEM),
-        orthogonal(rng, D_MEM),
-        orthogonal(rng, OUTPUTS),
-    )
+    sizes = (D_SEM, D_MEM, OUTPUTS)
+    sem_FD[:D_SEM], mem_FD[D_SEM:], left_OO = (orthogonal(rng, size) for size in sizes)
     star_OF = SIGMA * left_OO[:, :RANK] @ sem_FD[:, :RANK].T
     x_FN = sem_FD[:, :known] @ rng.standard_normal((known, ONCE)) / math.sqrt(known)
     x_FN += mem_FD[:, 1:] @ rng.standard_normal((D_MEM - 1, ONCE)) / math.sqrt(D_MEM - 1)
@@ -103,9 +100,8 @@ def orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
 def descend(
     rng: np.random.Generator, problems: list[Problem]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2 with small steps, until the gradient is 0 -> W
-    of every problem (P, O, F); the steps that were recorded (L,), and W at these steps (L, P, O,
-    F).
+    """Gradient descent on 1/2 |W_proj W_fc X - Y|^2, until the gradient is 0 -> W of every problem
+    (P, O, F); the steps recorded (L,), and W at these steps (L, P, O, F).
     """
     moments = [(x @ x.T, y @ x.T) for x, y in (one.all for one in problems)]
     xx_PFF, yx_POF = (np.stack(parts) for parts in zip(*moments, strict=True))
@@ -132,7 +128,7 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
     """The quantities in the theorem, for an interpolant W."""
     update, size, r_F = w_OF - one.star_OF, np.linalg.norm(one.delta_O), one.r_F
     sigma = np.linalg.svd(one.star_OF, compute_uv=False)[:RANK]
-    star = (one.star_OF**2).sum()
+    star, k_1 = (one.star_OF**2).sum(), RANK + 1
     return {
         "share": (update[:, :D_SEM] ** 2).sum() / (update**2).sum(),
         "to W_dis": np.linalg.norm(w_OF - one.dis_OF),
@@ -141,17 +137,13 @@ def facts(one: Problem, w_OF: np.ndarray) -> dict[str, float]:
         "norm of r": np.linalg.norm(r_F),
         "squared norm": (w_OF**2).sum(),
         "squared norm, corrected": star + size**2 / (r_F @ r_F),
-        "squared norm, bound of D.2": star
-        + 2 * sigma.sum() * size / (RANK + 1)
-        + size**2 / (RANK + 1),
+        "squared norm, bound of D.2": star + 2 * sigma.sum() * size / k_1 + size**2 / k_1,
         "squared norm of W_dis": (one.dis_OF**2).sum(),
     }
 
 
 def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
-    """Violations of the stated and the corrected theorem by the minimum-norm interpolant, over
-    random problems.
-    """
+    """Violations of both theorems by the minimum-norm interpolant, over random problems."""
     rng = generator(seed, f"disentangled {spanning}")
     found = {"stated": 0, "corrected": 0, "D.2 exists": 0, "error": 0.0}
     for _ in range(trials):
@@ -166,20 +158,15 @@ def counts(seed: int, spanning: bool, trials: int = TRIALS) -> dict[str, float]:
 
 
 def flow(seed: int) -> tuple[list[dict[str, float]], np.ndarray, np.ndarray]:
-    """Gradient descent at every novelty -> facts of where it ended; the steps recorded (L,),
-    distance to W_dis (P, L).
-    """
+    """Descends at every novelty -> facts at the end; steps (L,), distance to W_dis (P, L)."""
     rng = generator(seed, "disentangled")
     problems = [problem(rng, novelty) for novelty in NOVELTIES]
     w_POF, steps, seen_LPOF = descend(rng, problems)
     distance_PL = [
         np.linalg.norm(seen_LPOF[:, p] - one.dis_OF, axis=(1, 2)) for p, one in enumerate(problems)
     ]
-    return (
-        [facts(one, w) for one, w in zip(problems, w_POF, strict=True)],
-        steps,
-        np.array(distance_PL),
-    )
+    found = [facts(one, w) for one, w in zip(problems, w_POF, strict=True)]
+    return found, steps, np.array(distance_PL)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
@@ -191,149 +178,75 @@ def study(seeds: tuple[int, ...]) -> Study:
     spanning, novel = (
         columns([counts(seed, is_spanning) for seed in seeds]) for is_spanning in (True, False)
     )
-    runs += record("once-seen span S_sem", seeds, spanning) + record(
-        "novel direction", seeds, novel
-    )
+    runs += record("once-seen span S_sem", seeds, spanning)
+    runs += record("novel direction", seeds, novel)
     of_SP = {
         name: np.array([[one[name] for one in found] for found, *_ in flows])
         for name in flows[0][0][0]
     }
-    claims = [
-        claim(
-            "d5",
-            "|W_gf - Y X^+| x 10^8, largest over novelties",
-            "0 (D.5)",
-            of_SP["to least norm"].max(1) * 1e8,
-            at_most=1,
-        ),
-        claim(
-            "form",
-            "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same",
-            "corrected",
-            of_SP["to corrected form"].max(1) * 1e8,
-            at_most=1,
-        ),
-        violated(
-            "stated_spanning",
-            "W_gf ≠ W_dis, once-seen span S_sem",
-            "never (D.3)",
-            spanning["stated"],
-            TRIALS,
-        ),
-        violated(
-            "stated_novel",
-            "W_gf ≠ W_dis, s_mem has a novel semantic direction",
-            "never (D.3)",
-            novel["stated"],
-            TRIALS,
-        ),
-        violated(
-            "corrected",
-            "W_gf = W_dis iff r has no part in S_sem",
-            "corrected",
-            np.add(spanning["corrected"], novel["corrected"]),
-            2 * TRIALS,
-        ),
-        violated(
-            "assumed",
-            "an entangled solution (D.2) exists, as the proof assumes, novel direction",
-            "always (proof)",
-            np.subtract(TRIALS, novel["D.2 exists"]),
-            TRIALS,
-        ),
-    ]
+    claims = Claims()
+    what = "|W_gf - Y X^+| x 10^8, largest over novelties"
+    claims.add("d5", what, "0 (D.5)", of_SP["to least norm"].max(1) * 1e8, at_most=1)
+    what = "|W_gf - (W* + Δ r^T/|r|²)| x 10^8, the same"
+    claims.add("form", what, "corrected", of_SP["to corrected form"].max(1) * 1e8, at_most=1)
+    what = "W_gf ≠ W_dis, once-seen span S_sem"
+    claims.never("stated_spanning", what, "never (D.3)", spanning["stated"], TRIALS)
+    what = "W_gf ≠ W_dis, s_mem has a novel semantic direction"
+    claims.never("stated_novel", what, "never (D.3)", novel["stated"], TRIALS)
+    what = "W_gf = W_dis iff r has no part in S_sem"
+    values = np.add(spanning["corrected"], novel["corrected"])
+    claims.never("corrected", what, "corrected", values, 2 * TRIALS)
+    what = "an entangled solution (D.2) exists, as the proof assumes, novel direction"
+    values = np.subtract(TRIALS, novel["D.2 exists"])
+    claims.never("assumed", what, "always (proof)", values, TRIALS)
     for place, nu in enumerate(NOVELTIES):
-        for name, what, measure, expected, digits in (
-            ("share", "entangled share of the update", "share", nu**2 / (1 + nu**2), 3),
-            ("distance", "|W_gf - W_dis|", "to W_dis", DELTA * nu / math.sqrt(1 + nu**2), 2),
-        ):
-            statement, expected = f"{what}, novelty {nu:g}", round(expected, digits)
-            values_S = of_SP[measure][:, place]
-            claims.append(
-                near(f"{name}_{nu:g}", statement, "above 0 (D.3)", values_S, expected, 10**-digits)
-            )
-    claims += [
-        near(name, statement, paper, of_SP[measure][:, -1], expected, 0.01)
-        for name, statement, paper, measure, expected in (
-            (
-                "norm",
-                f"|W_gf|², novelty {NOVELTIES[-1]:g}",
-                "below the bound of D.2",
-                "squared norm",
-                0.14,
-            ),
-            (
-                "norm_d2",
-                "bound of D.2 on |W_ent|²",
-                "below |W_dis|²",
-                "squared norm, bound of D.2",
-                0.82,
-            ),
-            ("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", "squared norm of W_dis", 2.28),
-        )
-    ]
+        what, expected = f"entangled share of the update, novelty {nu:g}", nu**2 / (1 + nu**2)
+        values, paper = of_SP["share"][:, place], "above 0 (D.3)"
+        claims.near(f"share_{nu:g}", what, paper, values, round(expected, 3), 1e-3)
+        what, expected = f"|W_gf - W_dis|, novelty {nu:g}", DELTA * nu / math.sqrt(1 + nu**2)
+        values = of_SP["to W_dis"][:, place]
+        claims.near(f"distance_{nu:g}", what, paper, values, round(expected, 2), 1e-2)
+    norm, of_d2, of_dis = (
+        of_SP[name][:, -1]
+        for name in ("squared norm", "squared norm, bound of D.2", "squared norm of W_dis")
+    )
+    what = f"|W_gf|², novelty {NOVELTIES[-1]:g}"
+    claims.near("norm", what, "below the bound of D.2", norm, 0.14, 0.01)
+    claims.near("norm_d2", "bound of D.2 on |W_ent|²", "below |W_dis|²", of_d2, 0.82, 0.01)
+    claims.near("norm_dis", "|W_dis|²", "|W*|² + |Δ|²", of_dis, 2.28, 0.01)
     nu, steps, distance_PL = np.linspace(0, LARGEST_NOVELTY, 300), *flows[0][1:]
     star, bound = RANK * SIGMA**2, of_SP["squared norm, bound of D.2"].mean()
-    shown = [
-        lines(
-            "Entangled share of the update",
-            "novelty $\\nu$",
-            "share",
-            {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))},
-            "o",
-            ylim=(0, 1),
-        ),
-        lines(
-            "Where gradient flow ends",
-            "novelty $\\nu$",
-            "distance, squared norm",
-            {
-                "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
-                "squared norm": (nus, of_SP["squared norm"]),
-                "derived": (
-                    nu,
-                    None,
-                    DELTA * nu / np.sqrt(1 + nu**2),
-                    star + DELTA**2 / (1 + nu**2),
-                ),
-                "squared norm of $W_{dis}$, its bound in D.2": (
-                    nu,
-                    None,
-                    0 * nu + star + DELTA**2,
-                    0 * nu + bound,
-                ),
-            },
-            "o",
-            2,
-        ),
-        lines(
-            "Distance to $W_{dis}$ while training",
-            "step",
-            "distance",
-            {
-                f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
-                for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)
-            },
-            legend=2,
-            log="y",
-        ),
-    ]
+    shown = []
+    title = "Entangled share of the update"
+    curves = {"measured": (nus, of_SP["share"]), "derived": (nu, None, nu**2 / (1 + nu**2))}
+    shown.append(lines(title, "novelty $\\nu$", "share", curves, "o", ylim=(0, 1)))
+    title = "Where gradient flow ends"
+    curves = {
+        "distance to $W_{dis}$": (nus, of_SP["to W_dis"]),
+        "squared norm": (nus, of_SP["squared norm"]),
+        "derived": (nu, None, DELTA * nu / np.sqrt(1 + nu**2), star + DELTA**2 / (1 + nu**2)),
+    }
+    levels = 0 * nu + star + DELTA**2, 0 * nu + bound
+    curves["squared norm of $W_{dis}$, its bound in D.2"] = nu, None, *levels
+    shown.append(lines(title, "novelty $\\nu$", "distance, squared norm", curves, "o", 2))
+    title = "Distance to $W_{dis}$ while training"
+    curves = {
+        f"novelty {x:g}": (steps + 1, np.maximum(distance_L, 1e-13))
+        for x, distance_L in zip(NOVELTIES, distance_PL, strict=True)
+    }
+    shown.append(lines(title, "step", "distance", curves, legend=2, log="y"))
     return Study(
         "disentangled",
         "Theorems 3.1, D.3, D.5: what gradient flow does with a memory",
         "Gradient flow uses just the directions of the memory which no other text has, in "
-        "proportion. If those are all "
-        "in the memorization subspace it finds the disentangled solution, against the theorem as "
-        "stated; with a "
-        "novelty of 1, half of the update is in the semantic subspace.",
-        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} "
-        f"repeats, |Δ| = {DELTA:g}, "
-        f"σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, gradient descent at "
-        f"rate {RATE:g} until the "
-        f"gradient is 0. Violations: the interpolant of least norm in {TRIALS} random problems a "
-        f"seed with, and {TRIALS} "
-        f"without, a novel direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 "
-        "holds in all.",
+        "proportion. If those are all in the memorization subspace it finds the disentangled "
+        "solution, against the theorem as stated; with a novelty of 1, half of the update is in "
+        "the semantic subspace.",
+        f"d_sem = {D_SEM}, d_mem = {D_MEM}, k = rank(W*) = {RANK}, N = {ONCE}, {REPEATS} repeats, "
+        f"|Δ| = {DELTA:g}, σ(W*) = {SIGMA:g}, {HIDDEN} hidden neurons with W_fc^T W_fc = I, "
+        f"gradient descent at rate {RATE:g} until the gradient is 0. Violations: the interpolant "
+        f"of least norm in {TRIALS} random problems a seed with, and {TRIALS} without, a novel "
+        f"direction, novelty up to {LARGEST_NOVELTY:g}. Every assumption of D.3 holds in all.",
         runs,
         claims,
         shown,

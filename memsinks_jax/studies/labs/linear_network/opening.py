@@ -26,7 +26,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network.coadaptation import sgd
 from memsinks_jax.studies.labs.linear_network.trials import features, generator
-from memsinks_jax.studies.labs.study import Study, claim, lines, near, record
+from memsinks_jax.studies.labs.study import Claims, Study, lines, record
 
 SHARED, SINKS, ACTIVE, OUTPUTS, RATE = 16, 32, 8, 50, 0.5
 ENCOUNTERS, OTHERS, RETURNING = 16, 40, 0.1  # N, G, rho
@@ -48,17 +48,14 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
-    """The features (..., D) of documents at an encounter (...), counted from 1. Those of closed
-    sinks are 0.
-    """
+    """Features (..., D) at an encounter (...), counted from 1. Those of closed sinks are 0."""
     is_open = np.asarray(encounter)[..., None] >= opens_at
     return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
 
 
 def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, float]:
-    """Trains side by side, on the same documents for every `opens_at` -> s and m after each
-    encounter and before the next, averaged over the trials (N, 2, 2), as in `expected`; the number
-    of others that write to a sink of s_mem in between.
+    """Trains side by side, on the same documents for every `opens_at` -> s and m, means over trials
+    (N, 2, 2), as in `expected`; how many others write to a sink of s_mem in between.
     """
     rng = generator(seed, "opening")
     memory_BD = documents(rng, trials)
@@ -96,9 +93,7 @@ def retained(opens_at: int, returning: float = RETURNING) -> np.ndarray:
 
 
 def expected(opens_at: int, encounters: int = ENCOUNTERS) -> np.ndarray:
-    """s and m as derived in the module's docstring -> (encounters, 2: after each and before the
-    next, 2: shared, sinks).
-    """
+    """s and m as derived above -> (encounters, 2: after it, before the next; 2: shared, sinks)."""
     parts, found = np.zeros(2), []
     for encounter in range(1, encounters + 1):
         is_open = np.array([True, encounter >= opens_at])
@@ -116,69 +111,40 @@ def limit(opens_at: int, returning: float = RETURNING) -> float:
 
 
 def study(seeds: tuple[int, ...]) -> Study:
-    parts_SNLP, claims, runs, places = {}, [], [], range(1, ENCOUNTERS + 1)
+    parts_SNLP, claims, runs, places = {}, Claims(), [], range(1, ENCOUNTERS + 1)
     for opens_at in OPENS_AT:
         where, several = f"sinks open at {opens_at}", [train(seed, opens_at) for seed in seeds]
         parts = parts_SNLP[opens_at] = np.array([one[0] for one in several])
         written_S = [one[1] for one in several]
-        retained_SP, of_s = (
-            parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1),
-            expected(opens_at)[-1, 1, 0],
-        )
+        retained_SP = parts[:, :, 1].sum(1) / parts[:, :, 0].sum(1)
+        of_s = expected(opens_at)[-1, 1, 0]
         (k_s, k_m), gap = retained(opens_at), written(opens_at)
-        claims += [
-            near(
-                f"accumulated_{opens_at}",
-                f"s before encounter {ENCOUNTERS + 1}, {where}",
-                f"{of_s:.3f} derived",
-                parts[:, -1, 1, 0],
-                round(of_s, 3),
-                REACH,
-            ),
-            near(
-                f"retained_{opens_at}",
-                f"share of m that is left at the next encounter, {where}",
-                f"{k_m:.3f} derived",
-                retained_SP[:, 1],
-                round(k_m, 3),
-                0.005,
-            ),
-            near(
-                f"retained_shared_{opens_at}",
-                f"share of s that is left, {where}",
-                f"{k_s:.3f} derived",
-                retained_SP[:, 0],
-                round(k_s, 3),
-                REACH,
-            ),
-            near(
-                f"written_{opens_at}",
-                f"others that write into a sink between two encounters, {where}",
-                f"{gap:g} derived",
-                written_S,
-                gap,
-                0.1,
-            ),
-        ]
+        what = f"s before encounter {ENCOUNTERS + 1}, {where}"
+        values = parts[:, -1, 1, 0]
+        paper = f"{of_s:.3f} derived"
+        claims.near(f"accumulated_{opens_at}", what, paper, values, round(of_s, 3), REACH)
+        what = f"share of m that is left at the next encounter, {where}"
+        paper = f"{k_m:.3f} derived"
+        claims.near(f"retained_{opens_at}", what, paper, retained_SP[:, 1], round(k_m, 3), 0.005)
+        what = f"share of s that is left, {where}"
+        values = retained_SP[:, 0]
+        paper = f"{k_s:.3f} derived"
+        claims.near(f"retained_shared_{opens_at}", what, paper, values, round(k_s, 3), REACH)
+        what = f"others that write into a sink between two encounters, {where}"
+        claims.near(f"written_{opens_at}", what, f"{gap:g} derived", written_S, gap, 0.1)
         curves = {
             name: ("encounter", places, parts[:, :, 1, part])
             for part, name in enumerate(("shared", "sinks"))
         }
-        runs += record(
-            where,
-            seeds,
-            {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)},
-            curves,
-        )
+        metrics = {"written": written_S, "s in the limit": [limit(opens_at)] * len(seeds)}
+        runs += record(where, seeds, metrics, curves)
     for name, statement, place, price, most in (
         ("accumulated_less", f"s before encounter {ENCOUNTERS + 1}", (-1, 1, 0), "", 0.6),
         ("price", "m after encounter 2", (1, 0, 1), ", below 1: the price", 1),
     ):
         ratio_S = parts_SNLP[2][:, *place] / parts_SNLP[1][:, *place]
         derived = f"{expected(2)[place] / expected(1)[place]:.2f} derived{price}"
-        claims.append(
-            claim(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most)
-        )
+        claims.add(name, f"{statement}, open at 2 over always", derived, ratio_S, at_most=most)
     first, second = (parts_SNLP[opens_at][:, -1, 1].mean(0) for opens_at in (1, 2))
     labels = {
         opens_at: "always open" if opens_at == 1 else f"open at {opens_at}" for opens_at in OPENS_AT
@@ -188,49 +154,30 @@ def study(seeds: tuple[int, ...]) -> Study:
         label: (returning, None, [limit(n, one) for one in returning])
         for n, label in labels.items()
     }
-    shown = [
-        lines(
-            f"In the {where}, before the next",
-            "encounter",
-            "share of the target",
-            {
-                label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part])
-                for n, label in labels.items()
-            },
-            "o",
-            ylim=(0, top),
-        )
-        for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1))
-    ]
-    shown.append(
-        lines(
-            "Its limit in the shared neurons",
-            "share that comes back",
-            "share of the target",
-            limits,
-            ylim=(0, None),
-        )
-    )
+    shown, y = [], "share of the target"
+    for part, where, top in ((0, "shared neurons", None), (1, "document's sinks", 1)):
+        curves = {
+            label: (places, parts_SNLP[n][:, :, 1, part], expected(n)[:, 1, part])
+            for n, label in labels.items()
+        }
+        title = f"In the {where}, before the next"
+        shown.append(lines(title, "encounter", y, curves, "o", ylim=(0, top)))
+    title = "Its limit in the shared neurons"
+    shown.append(lines(title, "share that comes back", y, limits, ylim=(0, None)))
     return Study(
         "opening",
         "Sinks that open when a document comes back",
-        "Sinks that open at the second encounter are written by what comes back alone, so "
-        "between two encounters they "
-        f"lose {1 - retained(2)[1]:.0%} of the document and not {1 - retained(1)[1]:.0%}. After "
-        f"{ENCOUNTERS} they hold "
-        f"{second[1]:.2f} of it instead of {first[1]:.2f}, and the shared neurons, which forget "
-        "it as before and are "
-        f"trained less on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first "
-        "encounter.",
+        "Sinks that open at the second encounter are written by what comes back alone, so between "
+        f"two encounters they lose {1 - retained(2)[1]:.0%} of the document and not "
+        f"{1 - retained(1)[1]:.0%}. After {ENCOUNTERS} they hold {second[1]:.2f} of it instead of "
+        f"{first[1]:.2f}, and the shared neurons, which forget it as before and are trained less "
+        f"on it, {second[0]:.2f} instead of {first[0]:.2f}. The price is the first encounter.",
         f"{SHARED} shared neurons, {SINKS} sinks of which a document has {ACTIVE} on, rate "
-        f"{RATE:g}, {OTHERS} other "
-        f"documents between two encounters, each come back with chance {RETURNING:g}; means over "
-        f"{TRIALS} trials a seed, "
-        f"targets of the others random in {OUTPUTS} dimensions. No theorem of the paper; dashed: "
-        "derived, nothing fitted. "
-        "Last: the limit of s before an encounter, by the chance to come back. s, m: the share "
-        "of a document's target that "
-        "the shared neurons and its sinks give.",
+        f"{RATE:g}, {OTHERS} other documents between two encounters, each come back with chance "
+        f"{RETURNING:g}; means over {TRIALS} trials a seed, targets of the others random in "
+        f"{OUTPUTS} dimensions. No theorem of the paper; dashed: derived, nothing fitted. Last: "
+        "the limit of s before an encounter, by the chance to come back. s, m: the share of a "
+        "document's target that the shared neurons and its sinks give.",
         runs,
         claims,
         shown,

@@ -18,85 +18,56 @@ Corrected: c_min = e^{-C_proj} / V, c_max = e^{C_proj} / (V-1).
 import collections
 
 import numpy as np
+from scipy.special import softmax
 
-from memsinks_jax.studies.labs.linear_network.readout import probabilities, softmax
-from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator, violated
-from memsinks_jax.studies.labs.study import Study, columns, lines, record
+from memsinks_jax.studies.labs.linear_network.readout import probabilities
+from memsinks_jax.studies.labs.linear_network.trials import ROUNDING, below, generator
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 TRIALS, LAYERS = 20_000, 2_000  # of vectors, of the corollary
 SIZES = (2, 5, 10, 30, 100)  # d
 LARGEST = 3.0  # C
-CLAIMS = (  # id, statement, paper, variant, metric
-    ("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", "vectors", "max"),
-    ("min", "min softmax ≥ e^-2C/d", "never (H.1)", "vectors", "min"),
-    ("tight_max", "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter", "vectors", "tight max"),
-    ("tight_min", "min softmax ≥ 1/(1+(d-1)e^2C)", "not stated, tighter", "vectors", "tight min"),
-    (
-        "corner",
-        "both tighter bounds are reached at a corner of the cube",
-        "not stated",
-        "vectors",
-        "corner",
-    ),
-    (
-        "corollary_stated",
-        "c_min ≤ softmax(W z) ≤ c_max with d_emb in them",
-        "never (after H.1)",
-        "layers",
-        "stated",
-    ),
-    (
-        "corollary",
-        "c_min ≤ softmax(W z) ≤ c_max with V in them",
-        "corrected",
-        "layers",
-        "corrected",
-    ),
-)
 
 
 def study(seeds: tuple[int, ...]) -> Study:
     found = {draw.__name__: columns([draw(seed) for seed in seeds]) for draw in (vectors, layers)}
     runs = [run for kind, metrics in found.items() for run in record(kind, seeds, metrics)]
-    trials = {"vectors": TRIALS, "layers": LAYERS}
-    claims = [
-        violated(*statement, found[kind][name], trials[kind]) for *statement, kind, name in CLAIMS
-    ]
+    drawn, trained, claims = found["vectors"], found["layers"], Claims()
+    claims.never("max", "max softmax ≤ e^2C/(d-1)", "never (H.1)", drawn["max"], TRIALS)
+    claims.never("min", "min softmax ≥ e^-2C/d", "never (H.1)", drawn["min"], TRIALS)
+    what, paper = "max softmax ≤ e^2C/(e^2C+d-1)", "not stated, tighter"
+    claims.never("tight_max", what, paper, drawn["tight max"], TRIALS)
+    what = "min softmax ≥ 1/(1+(d-1)e^2C)"
+    claims.never("tight_min", what, paper, drawn["tight min"], TRIALS)
+    what = "both tighter bounds are reached at a corner of the cube"
+    claims.never("corner", what, "not stated", drawn["corner"], TRIALS)
+    what = "c_min ≤ softmax(W z) ≤ c_max with d_emb in them"
+    claims.never("corollary_stated", what, "never (after H.1)", trained["stated"], LAYERS)
+    what = "c_min ≤ softmax(W z) ≤ c_max with V in them"
+    claims.never("corollary", what, "corrected", trained["corrected"], LAYERS)
     d, rng = 10, generator(seeds[0], "picture")
     c_T, x_TD = draw(rng, 3000, d)
-    order, share_TD, bound = np.argsort(c_T), softmax(x_TD), bounds(c_T, d)
-    shown = [
-        lines(
-            f"Softmax of {d} logits: {word} entry",
-            "largest logit, $C$",
-            f"{word} entry",
-            {
-                "stated": (c_T[order], None, bound[side][order]),
-                "reached": (c_T[order], None, bound[f"tight {side}"][order]),
-                "random vectors": (c_T, values_T),
-            },
-            ".",
-            log="y",
-            level=1,
-        )
-        for side, word, values_T in (
-            ("max", "largest", share_TD.max(1)),
-            ("min", "smallest", share_TD.min(1)),
-        )
-    ]
+    order, share_TD, bound = np.argsort(c_T), softmax(x_TD, axis=1), bounds(c_T, d)
+    shown, largest, smallest = [], share_TD.max(1), share_TD.min(1)
+    for side, word, values_T in (("max", "largest", largest), ("min", "smallest", smallest)):
+        curves = {
+            "stated": (c_T[order], None, bound[side][order]),
+            "reached": (c_T[order], None, bound[f"tight {side}"][order]),
+            "random vectors": (c_T, values_T),
+        }
+        title, x = f"Softmax of {d} logits: {word} entry", "largest logit, $C$"
+        shown.append(lines(title, x, f"{word} entry", curves, ".", log="y", level=1))
     return Study(
         "softmax",
         "Theorem H.1: softmax of bounded logits",
         "The theorem holds. Its upper bound is above 1, so trivial, at "
         f"{found['vectors']['vacuous'].mean() / TRIALS:.0%} of the points drawn; the exact bound "
-        "costs one more term. "
-        "The constants c_min and c_max that appendix H builds on it hold with the vocabulary in "
-        "them, not the width.",
+        "costs one more term. The constants c_min and c_max that appendix H builds on it hold "
+        "with the vocabulary in them, not the width.",
         f"{TRIALS:,} vectors a seed, d of {', '.join(map(str, SIZES))}, C uniform up to "
-        f"{LARGEST:g}, half of the "
-        f"entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths 2 to 24, C_proj up to 2, "
-        "z along the layer's "
-        f"first right singular vector in half of them. Pictured: d = 10.",
+        f"{LARGEST:g}, half of the entries at ±C; {LAYERS:,} layers of 2 to 24 logits and widths "
+        "2 to 24, C_proj up to 2, z along the layer's first right singular vector in half of "
+        "them. Pictured: d = 10.",
         runs,
         claims,
         shown,
@@ -104,9 +75,7 @@ def study(seeds: tuple[int, ...]) -> Study:
 
 
 def draw(rng: np.random.Generator, trials: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds C (trials,) and vectors within them (trials, d), with half of the entries at the
-    bound.
-    """
+    """Bounds C (trials,), and vectors within them (trials, d), half of the entries at the bound."""
     c_T = rng.uniform(0, LARGEST, trials)
     x_TD = rng.uniform(-1, 1, (trials, d))
     return c_T, c_T[:, None] * np.where(rng.random((trials, d)) < 0.5, np.sign(x_TD), x_TD)
@@ -127,14 +96,12 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
     rng, found = generator(seed, "vectors"), collections.Counter()
     for d in SIZES:
         c_T, x_TD = draw(rng, trials // len(SIZES), d)
-        share_TD, bound = softmax(x_TD), bounds(c_T, d)
+        share_TD, bound = softmax(x_TD, axis=1), bounds(c_T, d)
         for name, bound_T in bound.items():
-            is_max = name.endswith("max")
-            found[name] += (
-                below(bound_T, share_TD.max(1)) if is_max else below(share_TD.min(1), bound_T)
-            )
+            is_max, high, low = name.endswith("max"), share_TD.max(1), share_TD.min(1)
+            found[name] += below(bound_T, high) if is_max else below(low, bound_T)
         corner_TD = c_T[:, None] * np.where(np.arange(d) == 0, 1, -1)
-        high_T, low_T = (softmax(sign * corner_TD)[:, 0] for sign in (1, -1))
+        high_T, low_T = (softmax(sign * corner_TD, axis=1)[:, 0] for sign in (1, -1))
         off_T = np.abs(high_T - bound["tight max"]) + np.abs(low_T - bound["tight min"])
         found["corner"] += int(np.sum(off_T > ROUNDING))
         found["vacuous"] += int(np.sum(bound["max"] > 1))

@@ -16,7 +16,7 @@ import numpy as np
 
 from memsinks_jax.studies.labs.linear_network import accumulation, readout
 from memsinks_jax.studies.labs.linear_network.trials import generator
-from memsinks_jax.studies.labs.study import Study, claim, columns, lines, near, record
+from memsinks_jax.studies.labs.study import Claims, Study, columns, lines, record
 
 TRIALS = 100_000
 RHOS = (0.1, 0.3, 0.7, 1.0)
@@ -33,71 +33,30 @@ def study(seeds: tuple[int, ...]) -> Study:
     mem_SR, gen_SR = trained.pop("mem-only"), trained.pop("gen-only")
     curves = {"mem-only": ("rho", RHOS, mem_SR), "gen-only": ("rho", RHOS, gen_SR)}
     runs = record("training", seeds, trained, curves) + record("thresholds", seeds, drawn)
-    claims = [
-        claim(
-            "printed",
-            "draws in which the bounds do not separate just below the printed threshold, of "
-            "those with a "
-            "positive one",
-            "0 (after H.3)",
-            drawn["printed"],
-            at_most=0,
-        ),
-        claim(
-            "exact",
-            "draws in which the corrected threshold is not where the stated bounds separate",
-            "0, algebra",
-            drawn["exact"],
-            at_most=0,
-        ),
-        claim(
-            "corrected",
-            "the same for the corrected bounds and their threshold",
-            "0, algebra",
-            drawn["corrected"],
-            at_most=0,
-        ),
-        *(
-            near(
-                f"mem_{rho:g}",
-                f"mem-only logit at rho = {rho:g}",
-                "falls with rho",
-                mem_S,
-                value,
-                REACH,
-            )
-            for rho, mem_S, value in zip(RHOS, mem_SR.T, MEM_ONLY, strict=True)
-        ),
-        claim(
-            "gen",
-            "gen-only logit, mean over rho",
-            "bounded for any rho (H.3 (1))",
-            gen_SR.mean(1),
-            at_least=GEN_ONLY[0] - REACH,
-            at_most=GEN_ONLY[1] + REACH,
-        ),
-        claim(
-            "falls",
-            "mem-only: least fall from one rho to the next",
-            "too many active interfere (figure 5a)",
-            -np.diff(mem_SR).max(1),
-            at_least=0,
-        ),
-        claim(
-            "gap",
-            "mem-only minus gen-only: least fall from one rho to the next",
-            "falls",
-            -np.diff(mem_SR - gen_SR).max(1),
-            at_least=0,
-        ),
-        claim(
-            "promise",
-            "corrected threshold of the run, from its own C_proj and similarities",
-            "positive: predicts when to expect separation",
-            trained["corrected threshold"],
-            at_least=0,
-        ),
-    ]
+    claims = Claims()
+    what = "draws in which the bounds do not separate just below the printed threshold, "
+    what += "of those with a positive one"
+    claims.add("printed", what, "0 (after H.3)", drawn["printed"], at_most=0)
+    what = "draws in which the corrected threshold is not where the stated bounds separate"
+    claims.add("exact", what, "0, algebra", drawn["exact"], at_most=0)
+    what = "the same for the corrected bounds and their threshold"
+    claims.add("corrected", what, "0, algebra", drawn["corrected"], at_most=0)
+    for rho, mem_S, value in zip(RHOS, mem_SR.T, MEM_ONLY, strict=True):
+        what = f"mem-only logit at rho = {rho:g}"
+        claims.near(f"mem_{rho:g}", what, "falls with rho", mem_S, value, REACH)
+    what = "gen-only logit, mean over rho"
+    values = gen_SR.mean(1)
+    paper = "bounded for any rho (H.3 (1))"
+    least, most = GEN_ONLY[0] - REACH, GEN_ONLY[1] + REACH
+    claims.add("gen", what, paper, values, at_least=least, at_most=most)
+    what = "mem-only: least fall from one rho to the next"
+    values = -np.diff(mem_SR).max(1)
+    claims.add("falls", what, "too many active interfere (figure 5a)", values, at_least=0)
+    what = "mem-only minus gen-only: least fall from one rho to the next"
+    claims.add("gap", what, "falls", -np.diff(mem_SR - gen_SR).max(1), at_least=0)
+    what = "corrected threshold of the run, from its own C_proj and similarities"
+    values = trained["corrected threshold"]
+    claims.add("promise", what, "positive: predicts when to expect separation", values, at_least=0)
     wrong, total = drawn["printed"].sum(), drawn["positive"].sum()
     ratios = np.geomspace(1e-3, 1, 200)
     constants = readout.probabilities(np.array([0.25]), 50)
@@ -106,42 +65,26 @@ def study(seeds: tuple[int, ...]) -> Study:
         f"corrected, $\\epsilon={alike:g}$": (ratios, exact(ratios, *constants, alike))
         for alike in (0.9, 0.3)
     }
-    shown = [
-        lines(
-            "Logit of the memorized answer",
-            "share of other documents with the sinks on",
-            "logit",
-            {"shared neurons alone": (RHOS, gen_SR), "sinks alone": (RHOS, mem_SR)},
-            "o-",
-            level=0,
-        ),
-        lines(
-            "The largest share that separates",
-            "repeats over other steps, $k/(N-k)$",
-            "share",
-            bounds,
-            log="x",
-            level=0,
-            ylim=(-0.2, 0.5),
-        ),
-    ]
+    shown = []
+    title = "Logit of the memorized answer"
+    curves = {"shared neurons alone": (RHOS, gen_SR), "sinks alone": (RHOS, mem_SR)}
+    shown.append(
+        lines(title, "share of other documents with the sinks on", "logit", curves, "o-", level=0)
+    )
+    title, x = "The largest share that separates", "repeats over other steps, $k/(N-k)$"
+    shown.append(lines(title, x, "share", bounds, log="x", level=0, ylim=(-0.2, 0.5)))
     return Study(
         "threshold",
         "The threshold on rho",
         f"At the printed threshold the bounds fail to separate in {wrong:,} of {total:,} draws; "
-        "the corrected one is "
-        "exact in all. Trained, the logit in the sinks falls with rho, that in the shared "
-        "neurons hardly changes: "
-        "sinks that are on more rarely keep more of the memory, though no bound promises it at "
-        "these sizes.",
+        "the corrected one is exact in all. Trained, the logit in the sinks falls with rho, that "
+        "in the shared neurons hardly changes: sinks that are on more rarely keep more of the "
+        "memory, though no bound promises it at these sizes.",
         f"Thresholds: {TRIALS:,} draws a seed of V, C_proj up to 2, eps and k/(N-k) from 1e-4 to "
-        "0.1. Training: "
-        f"{accumulation.TOKENS} tokens, {accumulation.SHARED} shared neurons, "
+        f"0.1. Training: {accumulation.TOKENS} tokens, {accumulation.SHARED} shared neurons, "
         f"{accumulation.HIDDEN - accumulation.SHARED} sinks, N = {STEPS}, k = {REPEATS}, rate "
-        f"{RATE:g}, positive "
-        f"features; {DRAWS} draws a seed, the same for every rho. Mem-only minus gen-only can be "
-        "had this way before "
-        f"any training, for any rho, k and N.",
+        f"{RATE:g}, positive features; {DRAWS} draws a seed, the same for every rho. Mem-only "
+        "minus gen-only can be had this way before any training, for any rho, k and N.",
         runs,
         claims,
         shown,
@@ -173,9 +116,7 @@ def gap(rho, ratio, low, high, shared_least, mem_alike, a_s=1, a_m=1):
 
 
 def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
-    """How often a threshold is not where the bounds separate. If it is not positive, they must not
-    separate at rho = 0.
-    """
+    """How often a threshold is not where the bounds separate (never, if it is not positive)."""
     rng = generator(seed, "thresholds")
     tokens = rng.integers(10, 1001, trials)
     low, high = readout.probabilities(rng.uniform(0, 1, trials), tokens)
@@ -189,7 +130,7 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
             np.sum(np.where(threshold > MARGIN, ~below | above, (threshold < -MARGIN) & below))
         )
 
-    stated = (ratio, low, high, alike, alike)
+    stated, mended = (ratio, low, high, alike, alike), (ratio, low, high, alike, most)
     theirs = printed(ratio, low, high)
     positive = theirs > MARGIN
     unseparated = positive & (gap(theirs - MARGIN, *stated) <= 0)
@@ -197,37 +138,22 @@ def separations(seed: int, trials: int = TRIALS) -> dict[str, float]:
         "positive": float(positive.sum()),
         "printed": float(unseparated.sum()),
         "exact": wrong(exact(ratio, low, high, alike), *stated),
-        "corrected": wrong(
-            corrected(ratio, low, high, alike, most, a_m),
-            ratio,
-            low,
-            high,
-            alike,
-            most,
-            1 - a_m,
-            a_m,
-        ),
+        "corrected": wrong(corrected(*mended, a_m), *mended, 1 - a_m, a_m),
     }
 
 
 def training(seed: int) -> dict:
     """Mean logits of both blocks for every rho, and the thresholds from the measured quantities."""
     trials = len(RHOS) * DRAWS
-    one = accumulation.train(
-        generator(seed, "training"),
-        np.full(trials, RATE),
-        np.full(trials, REPEATS),
-        np.repeat(RHOS, DRAWS),
-        STEPS,
-        draws=DRAWS,
-    )
+    rng, rho = generator(seed, "training"), np.repeat(RHOS, DRAWS)
+    rate, repeats = np.full(trials, RATE), np.full(trials, REPEATS)
+    one = accumulation.train(rng, rate, repeats, rho, STEPS, draws=DRAWS)
     low, high = readout.probabilities(one.norm, accumulation.TOKENS)
     ratio, a_m = REPEATS / (STEPS - REPEATS), (one.memory[:, accumulation.SHARED :] ** 2).sum(1)
+    mended = corrected(ratio, low, high, one.shared_least, one.mem_most, a_m)
     return {
         "mem-only": one.mem_only.reshape(-1, DRAWS).mean(1),
         "gen-only": one.gen_only.reshape(-1, DRAWS).mean(1),
         "printed threshold": printed(ratio, low, high).mean(),
-        "corrected threshold": corrected(
-            ratio, low, high, one.shared_least, one.mem_most, a_m
-        ).mean(),
+        "corrected threshold": mended.mean(),
     }

@@ -1,11 +1,8 @@
-"""Shared by the theorems: random draws, claims on how often a bound is violated."""
+"""Shared by the theorems: random draws, and when a bound counts as violated."""
 
 import zlib
 
 import numpy as np
-
-from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.studies.labs.study import claim
 
 ROUNDING = 1e-12  # tolerance before a bound counts as violated
 
@@ -21,17 +18,10 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def features(rng: np.random.Generator, *shape: int, signed: bool = False) -> np.ndarray:
-    """Vectors of length 1 in random directions, or (uniform before scaling) with positive entries
-    -> `shape`.
-    """
+    """Vectors of length 1 in random directions, or with positive entries -> `shape`."""
     return unit(rng.standard_normal(shape) if signed else rng.random(shape))
 
 
 def below(values, bounds) -> int:
     """Number of values below their bound by more than rounding."""
     return int(np.sum(np.asarray(values) < np.asarray(bounds) - ROUNDING))
-
-
-def violated(name: str, statement: str, paper: str, counts, trials: int) -> Claim:
-    """Claims that a bound is never violated. One count per seed."""
-    return claim(name, f"{statement}: violations in {trials:,} trials", paper, counts, at_most=0)
