@@ -29,9 +29,7 @@ def sections(found: Sequence[dict]) -> list[str]:
 
 
 def tables(found: Sequence[dict]) -> list[Table]:
-    """Tables for results of `attacks.attack`, one per seed, for the same models. Skips attacks that
-    were not run.
-    """
+    """Tables for results of `attacks.attack`, one per seed. Skips attacks that were not run."""
     makers = {
         "relearning": _relearning,
         "calibration": _calibration,

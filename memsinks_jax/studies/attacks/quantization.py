@@ -39,9 +39,7 @@ def quantized(params: dict, bits: int) -> dict:
 
 
 def without_sinks(subject: Subject) -> dict:
-    """The subject's parameters. If its sinks are dropped, those that read them are 0, which equals
-    cutting them out.
-    """
+    """The subject's parameters; those that read dropped sinks are 0, which equals cutting them."""
     parts = sinks.partitions(subject.run.config)
 
     def cut(path: tuple, x: jax.Array) -> jax.Array:

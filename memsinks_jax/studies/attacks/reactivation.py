@@ -92,9 +92,7 @@ def reactivate(
 
 
 def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> float | None:
-    """Share of what the own sinks hold, from sums over all documents, because a single document may
-    hold nothing there.
-    """
+    """Share of what own sinks hold, of sums: a single document may hold nothing there."""
     held = float((dropped_R - own_R).sum())
     return float((dropped_R - nats_R).sum()) / held if held > 0 else None
 
@@ -102,9 +100,7 @@ def recovered(nats_R: np.ndarray, dropped_R: np.ndarray, own_R: np.ndarray) -> f
 def _optimise(
     subject: Subject, rows: dict, first: dict, second: dict, iterations: int
 ) -> np.ndarray:
-    """Optimises each document's gates by Adam on its first half, from the share in training -> nats
-    of the second (R,).
-    """
+    """Optimises gates by Adam on each document's first half -> nats of the second (R,)."""
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
     layers = config.model.layers if config.sinks.per_layer else 1

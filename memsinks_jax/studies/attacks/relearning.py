@@ -38,9 +38,7 @@ _LEAST_LOST = 0.1  # nats per token; a smaller loss gives no useful threshold
 
 
 class Targets(NamedTuple):
-    """Documents that a model has lost, with their losses (nats per token) at the start and in a
-    model that remembers.
-    """
+    """Documents that a model has lost: its losses, and those of a model that remembers."""
 
     documents: Documents
     starts_R: np.ndarray
@@ -72,9 +70,7 @@ def targets_of(
 
 
 def never_seen(attacked: Subject, documents: Documents, targets: Targets) -> Targets:
-    """Held-out documents as targets, as many and with the same mean target loss: a control for
-    `relearn`.
-    """
+    """Held-out documents as targets, as many, with the same mean target loss: a control."""
     documents = documents.chosen(np.arange(len(documents.tokens)) < len(targets.starts_R))
     starts_R, _ = losses_of(attacked, documents)
     return Targets(documents, starts_R, np.full(len(starts_R), targets.memorized_R.mean()))
@@ -194,9 +190,7 @@ def _best(
 
 
 def crossings(losses_RS: np.ndarray, thresholds_R: np.ndarray) -> np.ndarray:
-    """The step at which each curve first reaches its threshold, by linear interpolation -> (R,);
-    inf: never.
-    """
+    """The step at which each curve reaches its threshold, interpolated -> (R,); inf: never."""
     found = []
     for losses_S, threshold in zip(losses_RS, thresholds_R, strict=True):
         under = np.flatnonzero(losses_S <= threshold)

@@ -111,9 +111,7 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
 
 def at_damage(damage: list[float], excess: list[float], wanted: float = DAMAGE) -> float | None:
-    """The excess at which the damage first reaches `wanted`, by linear interpolation from (0, 0)
-    on; None if never.
-    """
+    """The excess at which damage first reaches `wanted`, interpolated from (0, 0) on, or None."""
     before = (0.0, 0.0)
     for now in zip(damage, excess, strict=True):
         if now[0] >= wanted:

@@ -64,9 +64,7 @@ def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
 
 
 def masked(params: dict, scores: dict[str, jax.Array], dropped: jax.Array | int) -> dict:
-    """The parameters without the dropped weights. In the gradient, a mask counts as the absolute
-    value of its score.
-    """
+    """Parameters without dropped weights. A mask's gradient is its score's absolute value's."""
     sizes = {name: jnp.abs(of) for name, of in scores.items()}
     masks = {
         name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped) - size)
@@ -81,9 +79,7 @@ def masked(params: dict, scores: dict[str, jax.Array], dropped: jax.Array | int)
 def _programs(
     config: Config, learning_rate: float, momentum: float, decay: float
 ) -> tuple[Callable, ...]:
-    """(the first state of the optimizer, a step, `masked`), compiled once for all ratios and
-    weights.
-    """
+    """(first state of the optimizer, a step, `masked`), compiled once for all settings."""
     reader = Reader(config)
     optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(learning_rate, momentum))
 
@@ -133,9 +129,7 @@ def balanced_subnet(
 
 
 def _batches(forgotten: dict, other: dict, settings: Settings):
-    """Yields (rows to forget, rows of other text) for every step, in an order drawn anew each
-    epoch.
-    """
+    """Yields (rows to forget, rows of other text) for every step, drawn anew each epoch."""
     rng = np.random.default_rng(settings.seed)
     count = {"lost": len(forgotten["inputs"]), "stays": len(other["inputs"])}
     lost = min(count["lost"], settings.batch_size // 2)

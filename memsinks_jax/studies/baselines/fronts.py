@@ -18,9 +18,7 @@ class Trial(NamedTuple):
 
 
 def half(batches: list[dict], number: int) -> list[dict]:
-    """Every other document of `document_loss.document_batches`, starting with document `number` ->
-    batches.
-    """
+    """Every other document of `document_loss.document_batches`, from `number` on -> batches."""
     size = len(batches[0]["weights"])
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     places = np.flatnonzero((rows["document"] % 2 == number) & (rows["weights"].sum(axis=1) > 0))

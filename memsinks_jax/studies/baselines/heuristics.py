@@ -1,6 +1,4 @@
-"""Zero-out, activation and random: scores without gradients (Chang et al. 2024). Axes as in
-`reading`.
-"""
+"""Zero-out, activation, random: scores without gradients (Chang et al. 2024). Axes: `reading`."""
 
 from functools import partial
 
@@ -62,9 +60,7 @@ def activation(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
 
 
 def random(config: Config, params: dict, batches: list[dict], seed: int = 0) -> np.ndarray:
-    """Chance level: uniform in [0, 1), the same for every document. Arguments, result and errors as
-    in `zero_out`.
-    """
+    """Chance level: uniform in [0, 1), the same for every document. Otherwise as `zero_out`."""
     reader = Reader(config)
     key = jax.random.key(seed, impl="threefry2x32")
     scores_LF = np.asarray(jax.random.uniform(key, (reader.layers, reader.hidden)))

@@ -46,9 +46,7 @@ inclusive_clip.defvjp(
 
 
 def stretched(share: jax.Array) -> jax.Array:
-    """Stretches (0, 1) to [0, 1], with both ends. Applied to the sigmoid of the values it is the
-    mask without noise.
-    """
+    """Stretches (0, 1) to [0, 1] with both ends; of a sigmoid, the mask without noise."""
     return inclusive_clip(share * (_HIGH - _LOW) + _LOW)
 
 
@@ -126,9 +124,7 @@ def hard_concrete(
 def slimming(
     config: Config, params: dict, batches: list[dict], settings: Slimming | None = None
 ) -> np.ndarray:
-    """Scores by slimming coefficients -> float32 (documents, L, F) in [0, 1]. Otherwise as
-    `hard_concrete`.
-    """
+    """Slimming coefficients -> float32 (documents, L, F) in [0, 1]. As `hard_concrete`."""
     settings = settings or Slimming()
     return learn(config, params, batches, settings)[settings.strength, settings.iterations]
 

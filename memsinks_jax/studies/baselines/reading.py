@@ -34,9 +34,7 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
 
 
 def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str, np.ndarray], int]]:
-    """Splits rows into groups of equal size -> (rows, number of real ones). Repeats a row to fill
-    up the last group.
-    """
+    """Rows in groups of equal size -> (rows, real ones). The last repeats a row."""
     count = len(rows["inputs"])
     groups = -(-count // at_most)
     size = -(-count // groups)
@@ -81,9 +79,7 @@ class Reader:
     def activations(
         self, params: dict, rows: dict, cache: Cache | None = None
     ) -> tuple[jax.Array, Cache | None]:
-        """Hidden neurons at every layer and position -> (float32 (L, R, T, F), the cache after
-        reading).
-        """
+        """Hidden neurons at layers and positions -> (float32 (L, R, T, F), the cache)."""
         nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
 
         def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:

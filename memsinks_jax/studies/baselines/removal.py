@@ -20,9 +20,7 @@ RATIOS = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 class Point(NamedTuple):
-    """The effect of dropping the share `ratio` of every layer, in nats per token, and the two
-    losses after it.
-    """
+    """Dropping the share `ratio` of every layer: nats per token, and both losses after it."""
 
     ratio: float
     forgetting: float

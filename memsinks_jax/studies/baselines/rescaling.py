@@ -12,9 +12,7 @@ from memsinks_jax.config import Config
 
 
 def factors(config: Config) -> dict[str, float]:
-    """-> {"published": (g + p) / g, "width": the factor by which a document's active sinks widen
-    the shared neurons}.
-    """
+    """-> {"published": (g + p) / g, "width": by which active sinks widen the shared neurons}."""
     parts = sinks.partition(config.model, config.sinks)
     on = sinks.share_on(config.sinks, parts.sinks)
     g = parts.shared / sum(parts)

@@ -1,3 +1,1 @@
-"""One file per figure of the paper or study: which runs it needs, what it measures, how it is
-drawn.
-"""
+"""One file per figure of the paper or study: its runs, what it measures, how it is drawn."""

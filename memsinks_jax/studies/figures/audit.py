@@ -64,9 +64,7 @@ _GIVEN = 50
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds audits to the `details` of runs with sinks, with all attacks for the default settings ->
-    the same runs.
-    """
+    """Adds audits to the `details` of runs with sinks, all attacks for the default settings."""
     groups = by_variant(runs)
     found = {}
     for run in runs:
@@ -120,9 +118,7 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _metrics(groups: dict[str, dict[str, dict]]) -> dict[str, float]:
-    """The measures of one model: of all documents by their names, of those read often with _often
-    behind.
-    """
+    """The measures of one model: of all documents; _often, of those that are read often."""
     every = groups[ALL]
     aucs = [one for name, one in every.items() if name.startswith("auc_")]
     return {
@@ -244,9 +240,7 @@ def labels(table: Table) -> dict[str, str]:
 
 
 def panels(table: Table) -> list[Panel | Categories]:
-    """Recitation and membership, steps to relearn, recovery by switching sinks on, and canaries on
-    the ladder.
-    """
+    """Recitation and membership, steps to relearn, sinks switched on, canaries on the ladder."""
     kinds = {"one": "one\nalone", "few": "half\ntogether", "other": "the other\nhalf"}
     attacks = {
         "all": "all",

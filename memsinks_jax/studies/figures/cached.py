@@ -1,6 +1,4 @@
-"""Caches slow measurements next to their run. Repeats them if the weights of a run or the question
-have changed.
-"""
+"""Caches slow measurements next to their run. Repeats them for other weights or questions."""
 
 import dataclasses
 import functools
@@ -48,9 +46,7 @@ def of_seeds(
     asked: dict,
     measure: Callable[[dict], dict],
 ) -> list[Run]:
-    """The runs, with `measure({variant: run})` of every seed in the `details` of the first of
-    `variants`.
-    """
+    """The runs, with `measure({variant: run})` in the `details` of the first of `variants`."""
     groups, found = by_variant(runs), {}
     for seed in groups[variants[0]]:
         models = {variant: groups[variant][seed] for variant in variants}

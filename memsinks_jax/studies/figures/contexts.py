@@ -104,9 +104,7 @@ def cell_of(view: str) -> str:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds the numbers of its views to the `details` of every run whose never-read twin was trained
-    -> the same runs.
-    """
+    """Adds the numbers of its views to the `details` of runs whose never-read twin was trained."""
     # jax takes seconds to import
     from memsinks_jax.studies.figures import contexts_measures as measures
     from memsinks_jax.studies.figures.rivals_measures import leaks
@@ -176,9 +174,7 @@ cap_known | loss on what was read often: contexts capped at one read + lookup mi
 
 
 def panels(table) -> list:
-    """By the number of reads: gap closed, and what is known with memory on. All methods, at one
-    number.
-    """
+    """By the number of reads: gap closed, and what is known with memory on. All methods at one."""
     places = {reads: cell for cell, (_, reads) in CELLS.items() if cell in READS}
     colours = {"context": "#1e8449", "sinks": "#1f618d", "never": "#7f8c8d", "standard": "#c0392b"}
     ticks = {reads: str(reads) for reads in places}

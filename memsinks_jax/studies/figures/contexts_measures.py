@@ -1,6 +1,4 @@
-"""Measures for study contexts, all by teacher forcing: losses, membership, and what would be
-recited.
-"""
+"""Measures for study contexts, by teacher forcing: losses, membership, what would be recited."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,4 @@
-"""Generates corpora for figures: writes records of text and prepares them with one tokenizer for
-all.
-"""
+"""Corpora for figures: writes records of text, prepares them with one tokenizer for all."""
 
 import json
 import pathlib

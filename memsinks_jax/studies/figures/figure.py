@@ -105,9 +105,7 @@ class Figure:
         )
 
     def check(self) -> None:
-        """Raises InputError if a claim, a column, a label or a panel names a variant or a measure
-        that does not exist.
-        """
+        """Raises InputError if anything shown names a variant or a measure that does not exist."""
         names = self.names()
         names.claims(self.statements)
         labels = self.labels(names) if callable(self.labels) else self.labels
@@ -119,9 +117,7 @@ class Figure:
                 panel.check(names)
 
     def table(self, runs: list[Run]) -> tuple[list[str], list[str], list[list[list[float]]]]:
-        """Final numbers -> (columns, labels of the rows, rows; a cell holds one value per seed,
-        none if undefined).
-        """
+        """Final numbers -> (columns, labels of the rows, rows of cells with a value per seed)."""
         table = self.of(runs)
         labels = self.labels(table) if callable(self.labels) else self.labels
         rows = (

@@ -33,23 +33,17 @@ _COLOURS = {"repetition": "#c0392b", "canary": "#1f618d", "canary_alone": "#5dad
 
 
 def _matched(standard: Run) -> float:
-    """Forgetting at which curves are compared, in nats: half of the gap between held-out and
-    repeated loss.
-    """
+    """Forgetting at which curves are compared, in nats: half of the standard model's gap."""
     return (standard.metrics["held_out_loss"] - standard.metrics["repeated_loss"]) / 2
 
 
 def rise(method: str, of: str, run: Run, repetition: Run) -> float:
-    """Rise of a run's held-out loss at matched forgetting, in nats. Raises KeyError if the run has
-    no such documents.
-    """
+    """Rise of held-out loss at matched forgetting, in nats. KeyError without such documents."""
     return post_hoc.cost_at(run, [method], _matched(repetition), of)
 
 
 def _least_rank_correlation(method: str, *runs: Run) -> float:
-    """Rank correlation of the dropped share with repeated and with held-out loss. 1: both rise with
-    every step.
-    """
+    """Rank correlation of the dropped share with both losses. 1: both rise with every step."""
     return min(
         rank_correlation([p.ratio for p in points], [getattr(p, name) for p in points])
         for points in (post_hoc.curve(run, method) for run in runs)
@@ -117,9 +111,7 @@ no_rise | rise of the held-out loss from its lowest point to the end, TS-Repetit
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: how the methods work, and what the paper leaves open about
-    canaries.
-    """
+    """How the methods work, and what the paper leaves open about canaries."""
     parts = [report.heading("Choices"), *post_hoc.how(runs, post_hoc.OF_THE_PAPER)]
     canary = next((run for run in runs if run.variant == "canary"), None)
     if canary is None:
@@ -140,9 +132,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def panels(table: Table) -> list[AnyPanel]:
-    """2a and 2b: forgetting against degradation, one panel per method. 2c: both losses over
-    training.
-    """
+    """2a and 2b: forgetting against degradation, a panel per method. 2c: both losses."""
     standard = list(table.groups.get("repetition", {}).values())
 
     limits = {}

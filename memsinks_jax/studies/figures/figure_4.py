@@ -47,9 +47,7 @@ _POINTS = {
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of every method to the `details` of standard runs. Takes minutes, so only the
-    whole figure has them.
-    """
+    """Adds every method to the `details` of standard runs. Minutes: only the whole figure."""
     whole = set(by_variant(runs)) == set(LABELS)
     return post_hoc.measured(
         runs, lambda run: whole and run.variant == "standard", post_hoc.METHODS
@@ -57,9 +55,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def moved(run: Run, standard: Run):
-    """How much a model has forgotten compared with the standard one, and at what cost ->
-    removal.Point.
-    """
+    """What a model has forgotten compared with the standard one, at what cost -> Point."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.studies.baselines.removal import point
 
@@ -81,9 +77,7 @@ def share_of_box(points: list, enough: float) -> float:
 
 
 def _share(run: Run, standard: Run, no_repeat: Run, method: str = "") -> float:
-    """Share of a model, or of a post-hoc method. Forgetting is enough if it is as if the repeats
-    had never been seen.
-    """
+    """Share of a model, or of a method. It is enough to forget as if repeats were never seen."""
     points = post_hoc.curve(standard, method) if method else [moved(run, standard)]
     return share_of_box(points, moved(no_repeat, standard).forgetting)
 
@@ -94,17 +88,13 @@ def _over_methods(sinks: Run, standard: Run, no_repeat: Run) -> float:
 
 
 def _less(method: str, sinks: Run, standard: Run) -> float:
-    """How much less the held-out loss rises by sinks than by a method that forgets as much, in
-    nats.
-    """
+    """How much less held-out loss rises by sinks than by a method that forgets as much (nats)."""
     point = moved(sinks, standard)
     return post_hoc.cost_at(standard, [method], point.forgetting) - point.delta_val
 
 
 def _statements() -> str:
-    """The paper's claims about sinks have bounds of their own for its sinks and for those that open
-    on return.
-    """
+    """Claims about sinks have other bounds for the paper's than for those that open on return."""
     of_sinks = [
         f"""
 gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of} dropped

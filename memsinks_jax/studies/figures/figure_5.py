@@ -69,9 +69,7 @@ def _labels(table: Table) -> dict[str, str]:
 
 
 def _rise_over_post_hoc(small: Run, standard: Run) -> float:
-    """Rise of the held-out loss by sinks, minus the least that a post-hoc method needs to forget as
-    much, in nats.
-    """
+    """Rise of the held-out loss by sinks, minus the least that post-hoc methods need (nats)."""
     forgotten, rise = (
         small.metrics[n] - standard.metrics[n] for n in ("repeated_loss", "held_out_loss")
     )

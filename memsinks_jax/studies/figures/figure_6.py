@@ -26,9 +26,7 @@ _BLUE = COLOURS["sinks"]
 
 
 def prepare(out: pathlib.Path) -> list[str]:
-    """Writes a general corpus -> the flag that names it. The same flag on the command line comes
-    later and wins.
-    """
+    """Writes a general corpus -> the flag that names it. One on the command line comes later."""
     folder = out / "general"
     folder.mkdir(parents=True, exist_ok=True)
     documents = facts.documents(facts.world(0), 0, GENERAL_DOCUMENTS, GENERAL_LENGTH)

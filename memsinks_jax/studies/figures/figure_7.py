@@ -50,9 +50,7 @@ def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
 
 
 def amplitude(run: Run, third: int = 2, name: str = OWN) -> float:
-    """Mean fall of the loss at an encounter, in nats, over a third of training, by default the
-    last.
-    """
+    """Mean fall of the loss at an encounter, in nats, over a third of training."""
     steps, before, after = encounters(run, name)
     return float(np.mean((before - after)[_in_third(run, steps, third)]))
 
@@ -69,9 +67,7 @@ def level(run: Run, name: str = OWN) -> float:
 
 
 def cycles(run: Run, name: str = OWN, late: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(steps before and after every encounter, the loss there), of the last third of training if
-    `late`.
-    """
+    """(steps around every encounter, the loss there), of the last third if `late`."""
     steps, *pair = encounters(run, name)
     chosen = _in_third(run, steps, 2) if late else np.ones(len(steps), bool)
     around = np.stack([steps - 1, steps + 1], axis=1)

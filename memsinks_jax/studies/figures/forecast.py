@@ -52,9 +52,7 @@ class Need(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """A forecast of a run: optimizer steps, tokens read (including padding), parameters, and its
-    needs on every machine.
-    """
+    """A forecast of a run: optimizer steps, tokens read (padding too), parameters, its needs."""
 
     steps: int
     tokens: int

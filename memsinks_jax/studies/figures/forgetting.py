@@ -64,9 +64,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds losses of copied stories to `metrics`, and matrices for ids by group to `details` -> the
-    same runs.
-    """
+    """Adds losses of copied stories to `metrics`; matrices, if ids are groups, to `details`."""
     texts = _texts()
     return [_measured(run, texts) for run in runs]
 
@@ -158,9 +156,7 @@ def _ratio(rises: np.ndarray) -> float:
 
 
 def _gap(run: Run, level: float, copies: bool = False) -> float:
-    """How much lower the loss is on copied stories than on unread ones; for copies, than on unread
-    stories edited alike.
-    """
+    """How much lower the loss is on copied stories, or the copies, than on unread ones alike."""
     if not level:
         return run.metrics["held_out_loss"] - run.metrics["repeated_loss"]
     if copies:
@@ -190,9 +186,7 @@ group_{kind} | stories {kind}: rise of the dropped dialect's loss over that of t
 
 
 def panels(table: Table) -> list[AnyPanel]:
-    """Loss on copied stories and gap closed, both against the share edited; the matrix of the
-    dialects.
-    """
+    """Loss on copied stories and gap closed, by the share edited; the dialects' matrix."""
     standard, grouped = table.groups.get("standard", {}), table.groups.get("group", {})
 
     def losses(run: Run):
@@ -302,9 +296,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _clusters_of(files: str) -> list[tuple[float, float, float]]:
-    """(level, share of a story's copies in their most common cluster, number of other documents
-    there)
-    """
+    """(level, share of a story's copies in their largest cluster, other documents there)"""
     mixed = Prepared(files)
     names = np.array(mixed.group_names)[mixed.groups]
     found = []

@@ -1,6 +1,4 @@
-"""How many documents may share a sink before none can be removed alone? Selectivity against
-documents per sink.
-"""
+"""How many documents may share a sink before none can be removed alone?"""
 
 import dataclasses
 import pathlib
@@ -18,9 +16,7 @@ SIZES = (1, 2, 4, 8)  # documents removed at once
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds "documents_per_sink" and "capacity" to `details` -> the runs whose sinks are tied to
-    documents.
-    """
+    """Adds "documents_per_sink" and "capacity" to `details` -> the runs with sinks by document."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
     from memsinks_jax.auditing.subjects import of_role
@@ -45,9 +41,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def by_place(runs: list[Run], name: str, size: int) -> dict[float, list[float]]:
-    """{documents per sink: values for so many documents removed at once}; a run has none where no
-    sink would be left.
-    """
+    """{documents per sink: values, so many documents removed at once}, if a sink would be left."""
     found: dict[float, list[float]] = {}
     for run in sorted(runs, key=lambda run: run.details["documents_per_sink"]):
         values = [row[name] for row in run.details["capacity"] if row["removed"] == size]
@@ -56,9 +50,7 @@ def by_place(runs: list[Run], name: str, size: int) -> dict[float, list[float]]:
 
 
 def draw(runs: list[Run], path: pathlib.Path) -> None:
-    """Selectivity of measured runs, and the two rises whose ratio it is, against documents per
-    sink.
-    """
+    """Selectivity, and the two rises whose ratio it is, against documents per sink."""
 
     def lines(name: str, style: str) -> list[Line]:
         colours = plt.colormaps["viridis"](0.9 * np.linspace(0, 1, len(SIZES)))

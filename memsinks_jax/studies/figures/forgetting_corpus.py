@@ -35,9 +35,7 @@ Texts = dict[str, list[str]]
 
 
 def texts() -> tuple[list[str], Texts, dict[float, list[str]]]:
-    """All stories, each stream index in one place -> (plain ones, {dialect: stories}, {level: base
-    stories}).
-    """
+    """Stories, each index in one place -> (plain, {dialect: stories}, {level: base stories})."""
     drawn = (stories.story(WORLD, index).text for index in range(100_000))
 
     def take(count: int) -> list[str]:
@@ -65,9 +63,7 @@ def in_dialect(text: str, common: list[str], number: int) -> str:
 
 
 def edited(text: str, level: float, words: list[str], random: np.random.Generator) -> str:
-    """Replaces round(level * words) words, at least one, at random places by random ones of
-    `words`.
-    """
+    """Replaces round(level * words) words, at least one, by random ones of `words`."""
     pieces = re.split(r"(\s+)", text)  # words at even indices
     count = max(round(level * (len(pieces) + 1) / 2), 1)
     for place in random.choice((len(pieces) + 1) // 2, count, replace=False):

@@ -113,9 +113,7 @@ def panels(
 
 
 def varied(settings: dict[str, tuple[str, dict]], **of_figure) -> Figure:
-    """A figure of {setting: (its label, fields)}, each for both kinds of sinks, with one standard
-    model.
-    """
+    """A figure of {setting: (label, fields)}, for both kinds of sinks, with one standard model."""
     return Figure(
         config="ts_repetition.py",
         columns=COLUMNS,

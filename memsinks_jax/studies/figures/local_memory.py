@@ -115,9 +115,7 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
 
 
 def _means(details: dict) -> dict[str, float]:
-    """Means over outcomes of a kind and site, such as weak_attention_efficacy. An edit without a
-    layer changes nothing.
-    """
+    """Means by kind and site, as weak_attention_efficacy. Without a layer nothing changes."""
     found = {f"known_{name}": value for name, value in details["known"].items()}
     for kind, site, outcomes in _groups(details):
         for name in sorted({name for outcome in outcomes for name in outcome}):
@@ -140,9 +138,7 @@ def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
 
 
 def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
-    """What claims are about: single edits of all seeds if they speak of edits, else one value per
-    seed.
-    """
+    """What claims are about: single edits of all seeds, or one value per seed."""
 
     def every(name: str, kinds=facts.KINDS, sites=SITES) -> list[float]:
         return [

@@ -84,9 +84,7 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
 def _together(
     probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int
 ) -> dict:
-    """Puts all memories of a list into the model, padded to `room` with inactive ones: one program
-    for all sizes.
-    """
+    """Puts all memories into the model, with inactive ones up to `room`: one program for all."""
     unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
     stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
     # Expensive measures use a few edits, cheap ones all.

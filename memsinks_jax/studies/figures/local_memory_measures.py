@@ -50,9 +50,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """An edit at one site; no memory if no layer succeeds. `swept` has the bounds of `rough` and
-    more.
-    """
+    """An edit at one site; no memory if no layer succeeds. `swept` has more than `rough`."""
 
     case: Case
     map: patching.PatchMap
@@ -62,9 +60,7 @@ class Found:
 
 
 class Text(NamedTuple):
-    """Text about no edit, and its losses before any edit: float (B,), nats, and the number of their
-    tokens.
-    """
+    """Text about no edit, its losses before any: float (B,), nats, and the number of tokens."""
 
     prompts: Prompts
     losses: np.ndarray
@@ -77,9 +73,7 @@ def text_of(probe: Probe, prompts: Prompts) -> Text:
 
 
 def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
-    """The model's knowledge before any edit: the share of right first tokens of each class, and the
-    weak facts' loss.
-    """
+    """What is known before any edit: right first tokens of each class, the weak facts' loss."""
     found = {}
     for name, probes in facts.probes(world).items():
         answers = np.array(
@@ -100,9 +94,7 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
 
 
 def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
-    """Outcomes of all edits, and means over them: shares over the bounds, success by layer; the
-    first edit's map.
-    """
+    """Outcomes of all edits; shares over the bounds, success by layer; the first edit's map."""
     swept = [f.rough for f in found if f.rough]
     shares = {
         name: np.mean([getattr(s, name)() for s in swept], axis=0)
@@ -316,9 +308,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _separability(probe: Probe, case: Case, memory: Memory) -> dict[str, float]:
-    """Rank AUC of the distance, positive against negative prompts: 1 if every positive is nearer
-    than every negative.
-    """
+    """Rank AUC of the distance: 1 if every positive prompt is nearer than every negative."""
     x_BT = np.abs(probe.distances(case.prompts, memory)[..., 0])
     measures = {"last": x_BT[np.arange(len(x_BT)), case.prompts.last], "nearest": x_BT.min(axis=1)}
     result = {}
@@ -340,9 +330,7 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
 
 
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
-    """The best outcome over all bounds for each distance, with the same key and value -> {distance:
-    outcome}.
-    """
+    """The best over all bounds for each distance, key and value the same -> {distance: it}."""
     result, case = {}, found.case
     for distance in DISTANCES:
         memory = dataclasses.replace(found.memory, distance=distance)
@@ -389,9 +377,7 @@ def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, di
 
 
 def _fine_tuned(probe: Probe, case: Case) -> Probe:
-    """One step of gradient descent on the prompt, with the smallest of the rates after which it
-    predicts the target.
-    """
+    """A gradient step on the prompt, at the smallest rate that makes it predict the target."""
     gradient = probe.gradient(case.prompt, case.target)
     for rate in RATES:
         stepped = probe.with_params(

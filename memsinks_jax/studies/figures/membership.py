@@ -71,9 +71,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of `membership_measures` to the `details` of `sinks`, if all variants were run
-    -> the same runs.
-    """
+    """Adds results of `membership_measures` to the `details` of `sinks`, if all were run."""
     if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     # jax takes seconds to import
@@ -112,24 +110,18 @@ def _metrics(run: Run, view: str) -> dict[str, float]:
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
-    """How far a view's loss is below the twin's, beyond the difference on unread stories, in nats
-    per token.
-    """
+    """How far a view is below the twin, beyond the same on unread stories, in nats per token."""
     unread = (run.details["ladder"][one]["loss"]["0"] for one in ("twin", view))
     return float(np.subtract(losses_of["twin"][key], losses_of[view][key]) - np.subtract(*unread))
 
 
 def learned(run: Run, view: str, level: float) -> float:
-    """What was learned about stories from copies with this share of words replaced, in nats per
-    token.
-    """
+    """What was learned of stories from copies edited so much, in nats per token."""
     return _known(run, view, run.details["near_copies"], str(level))
 
 
 def worth(run: Run, view: str, level: float) -> float:
-    """Number of exact copies from which the standard model learns as much as a view does from an
-    edited one.
-    """
+    """Exact copies from which standard training learns what a view does from an edited one."""
     losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
     ladder = np.maximum.accumulate(
         [_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS]
@@ -141,9 +133,7 @@ def worth(run: Run, view: str, level: float) -> float:
 
 
 def closed(run: Run, level: float) -> float:
-    """Share removed of what standard training learned about stories from edited copies, with ids by
-    cluster.
-    """
+    """Share removed of what standard training learned from edited copies, ids by cluster."""
     return 1 - learned(run, "dropped", level) / learned(run, "standard", level)
 
 
@@ -256,9 +246,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def panels(table: Table) -> list[Panel | Categories]:
-    """AUC by number of reads, the bound of epsilon, and what is learned about a story from edited
-    copies of it.
-    """
+    """AUC by number of reads, the bound of epsilon, what is learned from edited copies."""
     ceilings = [
         run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()
     ]

@@ -39,9 +39,7 @@ class Placed(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The stories to test, in corpus order: `ladder` by BUCKETS, `near` with ORIGINALS of one level
-    after another.
-    """
+    """The stories to test, in order: `ladder` by BUCKETS, `near` with ORIGINALS of each level."""
 
     ladder: list[Placed]
     canaries: list[Placed]
@@ -79,9 +77,7 @@ def layout() -> Layout:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/ladder (random stories, edited
-    copies), folder/twin.
-    """
+    """Writes and prepares folder/stories, folder/ladder (and edited copies), folder/twin."""
     *asked, ladder = layout()
     first = ONCE + UNREAD + sum(map(len, asked))
     others = [stories.story(_WORLD, number).text for number in range(first, first + len(ladder))]

@@ -51,9 +51,7 @@ class Asked(NamedTuple):
 
 
 def measure(runs: dict[str, Run]) -> dict:
-    """Measures one seed, {variant: run} -> results of `ladder`, `bound`, `grid`, `near_copies`,
-    `modes` by these names.
-    """
+    """Measures a seed, {variant: run} -> `ladder`, `bound`, `grid`, `near_copies`, `modes`."""
     layout = corpus.layout()
     models = {variant: open_run(run.workdir) for variant, run in runs.items()}
     asked = {variant: _asked(models[variant], runs[variant], layout) for variant in models}
@@ -211,9 +209,7 @@ def grid(pieces: list[Reading], times: np.ndarray) -> dict[str, list[float]]:
 
 
 def near_copies(readings: list[Reading]) -> dict[str, float]:
-    """Nats per token of stories whose copies were read, by the edited share of the copies: {level:
-    loss}.
-    """
+    """Nats per token of stories whose copies were read: {edited share of the copies: loss}."""
     by_level = _loss(readings).reshape(len(corpus.LEVELS), -1).mean(axis=1)
     return dict(zip(map(str, corpus.LEVELS), by_level.tolist(), strict=True))
 

@@ -49,9 +49,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points P in a plane, of seeds S. `names` of points are written next to them, where there is
-    room.
-    """
+    """Points P in a plane, of seeds S. `names` of points are next to them, where there is room."""
 
     label: str
     colour: str
@@ -203,9 +201,7 @@ class Categories(_Kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scatter(_Kind):
-    """Curves through means over seeds, with every seed faint, or with `whiskers`: the 95% intervals
-    of the means.
-    """
+    """Curves through means, with every seed faint, or `whiskers`: the means' 95% intervals."""
 
     curves: Sequence[Curve]
     whiskers: bool = False
@@ -263,9 +259,7 @@ def _reach(values_PS: np.ndarray) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matrix(_Kind):
-    """A matrix as colours, with its numbers in the cells; the first row is on top, or at the bottom
-    with "lower".
-    """
+    """A matrix as colours, numbers in the cells; the first row on top, or with "lower" last."""
 
     values: np.ndarray
     rows: Sequence
@@ -336,9 +330,7 @@ def band(
     colour,
     style="-",
 ) -> None:
-    """A line through the means over seeds, and a band from the lowest to the highest. `columns`:
-    the values at every x.
-    """
+    """Means over seeds, and a band from the lowest to the highest. columns: values at every x."""
     (line,) = axis.plot(
         x, list(map(np.mean, columns)), style, color=colour, label=label, linewidth=1.8
     )

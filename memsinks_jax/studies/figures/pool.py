@@ -1,6 +1,4 @@
-"""How large should a pool of sinks be? In a large one, nearly every document has its own sinks, at
-no cost if sparse.
-"""
+"""How large should a pool of sinks be? In a large one, nearly every document has its own sinks."""
 
 import dataclasses
 
@@ -48,9 +46,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _recovered(run: Run) -> dict[str, float]:
-    """{attack: recovered share of what the repeated documents' own sinks hold}, see
-    `attacks.reactivation`.
-    """
+    """{attack: recovered share of what own sinks hold}, see `attacks.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
     from memsinks_jax.runs.trained import open_run
@@ -75,9 +71,7 @@ STEP_RATIO = "median({}.step_ms / {}.step_ms)"
 
 
 def panels(table: Table) -> list[Panel]:
-    """Gap closed, held-out loss over standard's, selectivity and step time against the size of the
-    pool.
-    """
+    """Gap closed, held-out loss, selectivity and step time against the size of the pool."""
     every = list(POOLS.values())
     shown = (
         ("share of the gap closed", "closed", {"ylim": (0, 1)}),

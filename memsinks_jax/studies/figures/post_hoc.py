@@ -54,9 +54,7 @@ _FASTER = 10
 
 
 def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
-    """Adds results of `methods` to the `details` of wanted runs, {method: as from `removals`} ->
-    the same runs.
-    """
+    """Adds results of `methods` to the `details` of wanted runs, {method: of `removals`}."""
     shown = sys.stderr.isatty()
     with tqdm.tqdm(
         total=sum(map(wanted, runs)) * len(methods),
@@ -270,9 +268,7 @@ def _first(batches: list[dict], count: int) -> list[dict]:
 
 
 def curve(run: Run, method: str, of: str = "repeated") -> list:
-    """Points of a measured run, for its "repeated" documents or the "canary" alone ->
-    [removal.Point].
-    """
+    """Points of a measured run, for its "repeated" documents or the "canary" alone."""
     from memsinks_jax.studies.baselines.removal import Point
 
     return [Point(**point) for point in run.details[method][of]]
@@ -304,9 +300,7 @@ PLANE = {
 def traced(
     runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated"
 ) -> Curve:
-    """A method in the PLANE of forgetting and degradation (the paper's sign), from the untouched
-    model on.
-    """
+    """A method in the PLANE (degradation has the paper's sign), from the untouched model on."""
     points_SR2 = np.array(
         [
             [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))]

@@ -79,9 +79,7 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds results of `removal_measures` to the `details` of runs with sinks, if all variants were
-    run -> the same.
-    """
+    """Adds results of `removal_measures` to the `details` of `sinks`, if all were run."""
     if not set(VARIANTS) <= set(by_variant(runs)):
         return runs
     # jax takes seconds to import
@@ -95,9 +93,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
-    """What was measured of every view as VIEW_view: nats per answer of every kind, loss and AUC of
-    repeated stories.
-    """
+    """What was measured of every view as VIEW_view: nats of answers and stories, AUC."""
     of = run.details.get("facts", {}) | {
         name: run.details[name] for name in ("letters", "auc") if name in run.details
     }

@@ -51,16 +51,12 @@ def own_facts() -> list[list[Fact]]:
 
 
 def inferred_facts() -> list[list[Fact]]:
-    """The continents of its cities, for every source. They follow from the names, by a rule that
-    all texts keep.
-    """
+    """Continents of each source's cities. They follow from names by a rule that all texts keep."""
     return [_continents(own) for own in own_facts()]
 
 
 def unread_facts() -> list[list[Fact]]:
-    """Facts like a source's that no text contains, for every source: how sure a model is of what it
-    cannot know.
-    """
+    """Facts like each source's that no text has: how sure a model is of what it cannot know."""
     taken = _names(*_facts_of_world(0), *common_facts(), *_of_no_source())
     return _by_source([fact for fact in _facts_of_world(_UNREAD_WORLD) if not _names(fact) & taken])
 
@@ -157,9 +153,7 @@ def _text(parts: list[tuple[Iterator[str], int]], draw: random.Random) -> str:
 
 
 def once() -> Records:
-    """Texts about countries of no source, each a group of its own: those of the corpus, then those
-    of the twin's.
-    """
+    """Texts about countries of no source, each a group: the corpus's, then the twin's."""
     known, draw = _of_no_source(), random.Random("removal: once")
     parts = [
         (_sentences(known, draw), SENTENCES - INFERRED),
@@ -170,9 +164,7 @@ def once() -> Records:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes and prepares the corpus: folder/stories, folder/facts with all else, folder/twin.
-    Keeps existing files.
-    """
+    """Writes and prepares folder/stories, folder/facts with all else, folder/twin."""
     read_once = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
     others, of_sources, repeated = (
         once(),

@@ -1,6 +1,4 @@
-"""Measures for figure removal: answers to questions, losses of repeated stories, steps to relearn
-what was removed.
-"""
+"""Measures for figure removal: answers, losses of repeated stories, steps to relearn."""
 
 import dataclasses
 import logging
@@ -113,9 +111,7 @@ def truth_ratios(
 
 
 class Models(NamedTuple):
-    """The models of one seed: with sinks, with the same settings on the twin corpus, and two
-    without sinks.
-    """
+    """The models of one seed: with sinks, the same on the twin corpus, two without sinks."""
 
     sinks: Trained
     twin: Trained
@@ -189,9 +185,7 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
 
 
 def _by_kind() -> dict[str, list[list[Fact]]]:
-    """For every withdrawn source: its own facts, inferred ones, those in all texts, and those in
-    none.
-    """
+    """For every withdrawn source: own facts, inferred ones, those in all texts, in none."""
     own, inferred, unread = corpus.own_facts(), corpus.inferred_facts(), corpus.unread_facts()
     of = (own, inferred, [corpus.common_facts()] * corpus.SOURCES, unread)
     return {kind: facts[: corpus.WITHDRAWN] for kind, facts in zip(KINDS, of, strict=True)}
@@ -231,9 +225,7 @@ def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | No
 
 
 def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
-    """Asked of the withdrawn sources; and of others, before (neighbour) and after (neighbour_left)
-    all these are gone.
-    """
+    """Of withdrawn sources; of others before (neighbour) and after (neighbour_left) these go."""
     run, going = models.sinks, range(corpus.WITHDRAWN)
     ids, of_others = (
         np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going))
@@ -258,9 +250,7 @@ def _repeated_stories_of(run: Trained, which: Sequence[int]) -> Documents:
 
 
 def _repeated_stories(models: Models, sunk: Run) -> dict:
-    """Losses of withdrawn repeated stories, and how well they are distinguished from unread
-    stories.
-    """
+    """Losses of withdrawn repeated stories, and their AUC against unread stories."""
     config = models.sinks.config
     repeated = _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES))
     unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
@@ -341,9 +331,7 @@ def _exported(run: Trained, name: str) -> Subject:
 
 
 def _relearning(models: Models) -> dict[str, float | None]:
-    """Fine-tuning steps until half of what was removed is back, over the twin's: repeated stories,
-    a source's texts.
-    """
+    """Steps until half of stories, or of a source's texts, is back, over the twin's."""
     removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
     remembering = Subject("on", models.sinks, "own")
     group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]

@@ -224,9 +224,7 @@ def _gap(run: Run) -> float:
 
 
 def places_after(standard: Run, method: str) -> list[Place]:
-    """Where a post-hoc method takes the standard model. On half of the documents if the method was
-    evaluated on half.
-    """
+    """Where a post-hoc method takes the standard model, on the documents it was evaluated on."""
     found = []
     for point in post_hoc.curve(standard, method):
         repeated, held_out = (
@@ -262,9 +260,7 @@ def closed_at(places: Sequence[Place], held_out: float) -> float:
 
 
 def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) -> float:
-    """The lowest repeated loss, over standard's (nats), on a curve that closes at least `closed`;
-    infinite if none does.
-    """
+    """The lowest repeated loss, over standard's (nats), that closes at least `closed`, or inf."""
     from memsinks_jax.studies.baselines.removal import delta_val_at
 
     return delta_val_at(
@@ -280,9 +276,7 @@ def _points(pairs: Sequence[tuple[float, float]]) -> list:
 
 
 def known(run: Run) -> float:
-    """Loss on repeated documents of the full model, for users who may know them: own sinks on,
-    nothing dropped.
-    """
+    """Loss on repeated documents for users who may know them: own sinks on."""
     return run.metrics.get("repeated_loss_own", run.metrics["repeated_loss"])
 
 
@@ -326,9 +320,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _lead_over(rival: str, standard: Run, *runs: Run) -> float:
-    """Our lead over a rival at the held-out loss of our default; `runs`: those of our curve, then
-    those of the rival's.
-    """
+    """Our lead over a rival at our default's held-out loss; `runs` of our curve, then of its."""
     ours, (mine, theirs) = (
         METHODS[OURS].points,
         (runs[: len(METHODS[OURS].points)], runs[len(METHODS[OURS].points) :]),
@@ -344,9 +336,7 @@ def _lead_over(rival: str, standard: Run, *runs: Run) -> float:
 
 
 def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
-    """How much more users who may know know of repeated documents with sinks than with capped
-    repeats, in nats.
-    """
+    """How much more is known of repeated documents with sinks than with a cap, in nats."""
     places = [place(run, standard) for run in capped]
     more = [known(run) - known(standard) for run in capped]
     closed = min(place(sinks, standard).closed, max(p.closed for p in places))
@@ -354,9 +344,7 @@ def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
 
 
 def statements() -> str:
-    """Our lead over each rival in gap closed at equal held-out loss, and in knowledge over capped
-    repeats.
-    """
+    """Our lead over each rival at equal held-out loss, and in knowledge over capped repeats."""
     ours = METHODS[OURS]
     rivals = [
         (name, of.label, of.knows, of.points)

@@ -1,6 +1,4 @@
-"""Measures for figure rivals: what still leaks from a method's model, and what scaling up does to
-sinks' models.
-"""
+"""Measures for figure rivals: what a method's model still leaks, what scaling up does."""
 
 import dataclasses
 

@@ -1,6 +1,4 @@
-"""The runs behind a figure. The train command trains them, several at a time, each in a workdir
-that resumes.
-"""
+"""The runs behind a figure. `train` trains them, several at a time; each resumes in its workdir."""
 
 import dataclasses
 import functools
@@ -45,9 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run: `metrics`, its last values; `lines`, all of its metrics.jsonl; `details`,
-    further measurements.
-    """
+    """A finished run: its last `metrics`, all `lines` of metrics.jsonl, measured `details`."""
 
     variant: str
     seed: int
@@ -124,9 +120,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the folder has the weights that this config made. Raises InputError if the data
-        have changed.
-        """
+        """Whether its weights are this config's. Raises InputError if the data have changed."""
         try:
             marked, there = self.mark.read_text(), self._marked()
         # not trained to the end yet, or damaged: the train command sees to it
@@ -268,16 +262,12 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
 
 @functools.cache
 def _check_data(workdir: pathlib.Path, weights: str) -> None:
-    """Raises InputError if the files of a run are not those that it was trained on. Once for the
-    same weights.
-    """
+    """Raises InputError if a run's files are others now. Once for the same weights."""
     workdirs.read_corpus(workdir)
 
 
 def default_jobs() -> int:
-    """Runs at a time: one per core on a CPU, since small models do not fill two; one if there is an
-    accelerator.
-    """
+    """Runs at a time: one per core, since small models do not fill two; on accelerators one."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     accelerator = any(importlib.util.find_spec(plugin) for plugin in plugins)
     return (
@@ -288,9 +278,7 @@ def default_jobs() -> int:
 
 
 def _shares_of_cores(jobs: int) -> list[set[int] | None]:
-    """Splits this process's cores, so that parallel runs do not compete for all of them; None if
-    they are unknown.
-    """
+    """Splits this process's cores among parallel runs; None if they are unknown."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [None] * jobs
     cores = sorted(os.sched_getaffinity(0))

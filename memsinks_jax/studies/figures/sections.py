@@ -18,9 +18,7 @@ STORIES_SHOWN = 4
 
 
 def continuations(runs: list[Run]) -> list[str]:
-    """Repeated stories, continued by the standard model and by the sink model with its sinks
-    dropped.
-    """
+    """Repeated stories, continued by the standard model and by the sinks', which are dropped."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.model.generation import Generator, Settings
     from memsinks_jax.runs.trained import open_run
@@ -72,9 +70,7 @@ def continuations(runs: list[Run]) -> list[str]:
 
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Writes explore.html for the sink model of the first seed, next to the other trained models ->
-    a link to it.
-    """
+    """Writes explore.html for the sink model of the first seed -> a link to it."""
     from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
 
     of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
@@ -93,9 +89,7 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
-    """Number of tokens, >= at_least, in an opening of whole words, so that the continuation starts
-    with a word.
-    """
+    """Tokens, >= at_least, of an opening of whole words: the rest starts with a word."""
     for cut in range(at_least, len(tokens)):
         if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith(
             (" ", "\n")
@@ -141,9 +135,7 @@ def with_intervals(
     digits: int = 3,
     of: str = "",
 ) -> str:
-    """A table of {label: one sequence of values per column}, as means with their intervals; `of` is
-    above the labels.
-    """
+    """{label: one sequence of values per column} as means with intervals; `of` heads the labels."""
     cells = [
         [label, *(with_interval(values, digits) for values in row)] for label, row in rows.items()
     ]
@@ -154,9 +146,7 @@ OPEN = ["the paper leaves open", "here"]
 
 
 def choices(runs: list[Run], further: str = "") -> list[str]:
-    """What the paper leaves open, and the choices made; `further` ones of a figure, as rows, in a
-    table of their own.
-    """
+    """What the paper leaves open, and the choices made; `further` rows of a figure."""
     more = [report.text_table(OPEN, report.rows(further))] if further else []
     return [report.heading("Choices"), open_choices(runs), *more]
 

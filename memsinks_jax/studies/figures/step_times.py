@@ -12,9 +12,7 @@ _BATCHES = 16  # from the middle of the run, cycled
 
 
 def measure(runs: list[Run]) -> list[Run]:
-    """Adds "step_ms" to `details`: milliseconds per step, one value per round -> the same runs. All
-    runs take turns.
-    """
+    """Adds "step_ms" to `details`: milliseconds per step, by rounds. All runs take turns."""
     sides = [_steps_of(run) for run in runs]
     found = take_turns(sides, ROUNDS, SECONDS)
     return [

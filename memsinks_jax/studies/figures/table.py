@@ -25,9 +25,7 @@ KINDS = {"sinks_paper": "", "sinks": ", open on return"}
 
 
 def detail(run: Run, *path: str):
-    """An entry of a run's details. Raises KeyError if there is none, NotMeasured if it has no
-    value.
-    """
+    """An entry of a run's details. KeyError if there is none, NotMeasured without a value."""
     found = functools.reduce(operator.getitem, path, run.details)
     if found is None:
         raise NotMeasured(f"{' '.join(path)} has no value")
@@ -175,9 +173,7 @@ class Table:
         return found
 
     def paired(self, expression: str) -> list[float]:
-        """One value per seed of an expression about named variants. Raises NotMeasured if something
-        is missing.
-        """
+        """One value per seed of an expression about named variants. Raises NotMeasured."""
         try:
             if self._across:
                 return eval(expression, {"__builtins__": {}, **self._across})
@@ -240,9 +236,7 @@ class Names(Table):
         self.groups, self._metrics = {name: {} for name in variants}, METRICS.union(metrics)
 
     def check(self, expression: str, of: str = "") -> None:
-        """Raises InputError for a function, variant or measure that does not exist; `of` as
-        `variant` of `value`.
-        """
+        """Raises InputError for names that do not exist; `of` as `variant` of `value`."""
         across = None if of else self._across  # claims alone are about these
         functions = across or self._functions
         for name in filter(None, (match[1] for match in _CALL.finditer(expression))):
@@ -279,7 +273,5 @@ class Names(Table):
 
 
 def standard_for(variant: str) -> str:
-    """The standard model of the same setting: of sinks_SETTING or sinks_paper_SETTING,
-    standard_SETTING.
-    """
+    """The standard model of the same setting: of sinks_SETTING, standard_SETTING."""
     return re.sub("^(sinks_paper|sinks)_", "standard_", variant)

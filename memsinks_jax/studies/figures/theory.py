@@ -1,6 +1,4 @@
-"""The theorems, as stated and as corrected: the lab of linear networks, which trains no language
-model.
-"""
+"""The theorems, as stated and as corrected: the lab of linear networks, no language model."""
 
 import pathlib
 

@@ -113,9 +113,7 @@ _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
 def prepare(out: pathlib.Path, asked) -> list[str]:
-    """Writes and prepares the corpora of all seeds -> the flags that all runs share. `asked` is
-    reproduce's request.
-    """
+    """Writes and prepares the corpora of all seeds -> flags of all runs, for a `Request`."""
     missing = [name for name in ("hf", "tofu", "general_text") if not getattr(asked, name)]
     if missing:
         raise InputError(
@@ -161,9 +159,7 @@ def measure(runs: list[Run]) -> list[Run]:
 
 
 def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
-    """What `measure` adds, of the runs of a seed. `rates`: of each rival those to try, of which the
-    best one stays.
-    """
+    """What `measure` adds for a seed. `rates` to try for each rival, of which the best stays."""
     from memsinks_jax.studies.figures import tofu_measures as measures
 
     sunk, twin, standard = of["sinks"], of["twin"], of.get("standard")
@@ -251,9 +247,7 @@ def _never_read(view: str) -> str:
 
 
 def _fitness(rival: str, view: dict, views: dict[str, dict]) -> float:
-    """What a rival's rate is chosen by: forget quality times utility; of adapters, how well they
-    know their authors.
-    """
+    """By which a rate is chosen: forget quality times utility; of adapters, what they know."""
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
     if rival not in rivals.UNLEARNING:

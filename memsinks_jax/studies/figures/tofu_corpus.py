@@ -41,9 +41,7 @@ _LEAST = 200  # characters of a passage of general text
 
 
 class Size(NamedTuple):
-    """Authors that are read, how many of them are withdrawn, and the most questions that are asked
-    of any other set.
-    """
+    """Authors that are read, those withdrawn, and the most questions of any other set."""
 
     authors: int
     withdrawn: int
@@ -54,9 +52,7 @@ SIZES = {"small": Size(12, 2, 16), "laptop": Size(40, 4, 48), "full": Size(200, 
 
 
 def author(number: int) -> str:
-    """The group of an author. Names have the order of the numbers, by which equal shares are
-    decided.
-    """
+    """The group of an author. Names sort as numbers, by which equal shares are decided."""
     return f"author {number:03}"
 
 
@@ -183,9 +179,7 @@ def _plant(
 
 
 def questions_of(workdir: pathlib.Path) -> dict:
-    """What is asked of a run: {"withdrawn", "placebo": names of authors, "sets": {name: records},
-    "text": passages}.
-    """
+    """{"withdrawn", "placebo": names, "sets": {name: records}, "text": passages} of a run."""
     return json.loads(_questions(workdir).read_text())
 
 

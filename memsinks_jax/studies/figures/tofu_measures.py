@@ -1,6 +1,4 @@
-"""Measures for study tofu: what a model knows of withdrawn authors, of others and of the world, and
-what it answers.
-"""
+"""Measures for study tofu: what a model knows of authors and of the world, what it answers."""
 
 import dataclasses
 import functools
@@ -108,9 +106,7 @@ def text_nats(subject: Subject, texts: Sequence[str], whose: Sequence[str]) -> t
 def of_nearest(
     run: Trained, sets: dict[str, list[dict]], texts: Sequence[str]
 ) -> tuple[dict, list[str]]:
-    """The same questions as if each were of the author whom it is nearest to, and the authors of
-    the texts.
-    """
+    """The same questions as if of the authors nearest to them, and the texts' authors."""
     found = {}
     for name, rows in sets.items():
         authors = nearest_authors(run, [row["question"] for row in rows])
@@ -201,9 +197,7 @@ def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
 
 
 def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
-    """Questions with their answers, of which the answers alone count. Cut between the same tokens
-    as in training.
-    """
+    """Questions with answers, which alone count. Cut between the same tokens as in training."""
     tokens, spans = zip(
         *(_encoded(run.tokenizer, of.question, of.answer) for of in asked), strict=True
     )

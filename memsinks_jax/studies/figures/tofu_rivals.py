@@ -119,9 +119,7 @@ def _one_at_a_time(
 
 
 def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, float | None]:
-    """As `measures.relearned`, of a model that unlearned. `retrained` never read the withdrawn
-    authors.
-    """
+    """As `measures.relearned`, after unlearning. `retrained` never read who is withdrawn."""
     remembering, never = (
         Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained)
     )
@@ -143,9 +141,7 @@ def _unlearned(run: Run, rival: str, rate: float) -> Subject:
 
 
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
-    """A question with its answer a row, of which the answer counts -> (config of such rows, rows as
-    `rows_of`).
-    """
+    """A question a row, of which the answer counts -> (config of such rows, `rows_of`)."""
     of = measures.documents(
         run, [measures.Asked(row["question"], row["answer"]) for row in records]
     )
@@ -173,9 +169,7 @@ def _rates(rate: float, steps: int, warm: int) -> np.ndarray:
 def unlearned(
     run: Trained, lost: Sequence[dict], stay: Sequence[dict], rival: str, rate: float
 ) -> Trained:
-    """The model after "npo" or "difference" unlearned the questions `lost`, with as many that
-    `stay`, drawn anew.
-    """
+    """The model after "npo" or "difference" unlearned `lost`, with as many that `stay`."""
     config, rows = _rows(run, [*lost, *stay])
     size = min(_questions(run), len(lost))
     each = -(-len(lost) // size)
@@ -245,9 +239,7 @@ def unlearning(config: Config, rival: str) -> Callable[..., dict]:
 
 
 class Adapted(Layer):
-    """A layer whose linear maps have an adapter for each row of the batch: x @ kernel + ALPHA /
-    RANK * x @ in @ out.
-    """
+    """A layer whose maps have an adapter a row: x @ kernel + ALPHA / RANK * x @ in @ out."""
 
     def __init__(self, model, key: jax.Array):
         super().__init__(model, key)
@@ -272,9 +264,7 @@ def _maps(layer: Collection[str]) -> list[str]:
 
 
 class Adapters(NamedTuple):
-    """Of authors, or of EVERYBODY, by their place in `authors`: "MAP_in" (A, L, D, K) and "MAP_out"
-    (A, L, K, F).
-    """
+    """Of authors, or of EVERYBODY: "MAP_in" (A, L, D, K) and "MAP_out" (A, L, K, F)."""
 
     authors: list[str]
     of: dict[str, jax.Array]
@@ -351,9 +341,7 @@ def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
 
 
 def adapted(config: Config) -> Callable[[dict, dict, dict], jax.Array]:
-    """(params, adapters, rows) -> nats of every target (B, T). The rows of an adapter are side by
-    side. To be traced.
-    """
+    """To be traced: nats of every target (B, T). The rows of an adapter are side by side."""
     model = dataclasses.replace(build_model(config)[0], layer=Adapted)
 
     def nats(params: dict, of: dict, rows: dict) -> jax.Array:
@@ -370,9 +358,7 @@ def adapted(config: Config) -> Callable[[dict, dict, dict], jax.Array]:
 
 @placement.shared
 def adapting(config: Config) -> Callable[..., dict]:
-    """Compiled: (params, adapters, rows, order_SB, rates_S) -> adapters after the steps, each as if
-    it were alone.
-    """
+    """Compiled: (params, adapters, rows, order_SB, rates_S) -> adapters, each as if alone."""
     nats, rule = adapted(config), optax.scale_by_adam()
 
     @placement.jit
@@ -396,9 +382,7 @@ def adapting(config: Config) -> Callable[..., dict]:
 
 
 def with_adapters(run: Trained, made: Adapters, on: Collection[str]) -> Trained:
-    """The model with the adapters of these authors added to its weights; an author without one adds
-    nothing.
-    """
+    """The model with these authors' adapters added to its weights, if they have one."""
     places = np.flatnonzero([author in on for author in made.authors])
     if not len(places):
         return run

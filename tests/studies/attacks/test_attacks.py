@@ -54,9 +54,7 @@ TEXT = documents_of(OTHERS)
 
 
 def with_planted_sinks():
-    """A planted model, whose last four neurons are sinks; 9 of both layers alone says the memorized
-    token.
-    """
+    """A planted model, its last 4 neurons sinks; 9 of both layers says the memorized token."""
     config, params = planted_model()
     params["layers"]["up_bias"][0, PLANTED[0]] = 0
     params["layers"]["up_bias"][0, PLANTED[1]] = 3

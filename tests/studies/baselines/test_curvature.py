@@ -1,6 +1,4 @@
-"""Curvature of single positions against ordinary gradients, and edits against the full Fisher
-matrix of a linear layer.
-"""
+"""Curvature against ordinary gradients; edits against a linear layer's full Fisher matrix."""
 
 import jax
 import numpy as np
@@ -13,9 +11,7 @@ from memsinks_jax.studies.baselines.reading import FIELDS, Reader
 
 @pytest.mark.parametrize("matrix", ["up", "gate"])
 def test_factors_are_those_of_gradients(matrix, monkeypatch):
-    """Where the first position of a row alone counts, a matrix's gradient is a gᵀ of that position,
-    its bias's is g.
-    """
+    """If only a row's first position counts, a matrix's gradient is a gᵀ, its bias's is g."""
     family = "gpt2" if matrix == "up" else "llama"
     monkeypatch.setitem(FAMILIES, family, FAMILIES[family] | {"mlp_bias": True})
     config, params = random_model(family)
@@ -59,9 +55,7 @@ def test_labels_are_drawn_from_the_model():
 
 @pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
 def test_an_edit_keeps_what_the_full_fisher_matrix_says(share):
-    """Every input with every gradient: the Fisher matrix of vec W is then the product of both, with
-    nothing approximated.
-    """
+    """Every input with every gradient: the Fisher matrix is then exactly the product."""
     rng = np.random.default_rng(0)
     a_ND, g_NF, kernel_DF = (
         rng.normal(size=(7, 3)),

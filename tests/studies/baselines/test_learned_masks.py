@@ -125,9 +125,7 @@ def test_a_joint_mask_is_of_all_documents():
 
 
 def test_a_mask_is_finished_when_few_neurons_are_left():
-    """The penalty is checked before every tenth step: nothing changes after the first check that
-    finds it low.
-    """
+    """The penalty is checked every tenth step: nothing changes after it is found low."""
     model = planted_model()
     settings = HardConcrete(50.0, learning_rate=0.1, stop_below=0.7)
     found = learn(*model, batches_of(MEMORIZED), settings, iterations=(10, 20, 25, 30, 40, 150))

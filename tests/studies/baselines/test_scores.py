@@ -87,9 +87,7 @@ def test_zero_out_is_the_loss_without_each_neuron(family, monkeypatch):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypatch):
-    """Without a cache: the row is read again for every target, layer and alpha. And they are nearly
-    complete.
-    """
+    """Without a cache every row is read anew for each target, layer, alpha. Nearly complete."""
     monkeypatch.setattr("memsinks_jax.studies.baselines.integrated_gradients._ROWS_AT_ONCE", 2)
     monkeypatch.setattr("memsinks_jax.studies.baselines.integrated_gradients._TOKENS_AT_ONCE", 50)
     config, params = random_model(family, 0.25)

@@ -12,9 +12,7 @@ LOSSES = [3.0, 2.0, 1.9, 1.8, 1.7, 1.6]
 
 
 def run(variant, seed, gaps=None):
-    """A run whose held-out loss falls as LOSSES, and rises by `gaps` when dropped; without them
-    nothing can be dropped.
-    """
+    """Held-out loss falls as LOSSES, and rises by `gaps` when dropped, if that is possible."""
     lines = []
     for number, loss in enumerate(LOSSES):
         line = {"step": 100 * (number + 1), "held_out_loss": loss - 0.5, "repeated_loss": 0.1}

@@ -24,9 +24,7 @@ def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
 
 
 def runs_of(losses):
-    """{variant: (held-out, repeated)} -> the runs of two seeds; all losses of the second are twice
-    as high.
-    """
+    """{variant: (held-out, repeated)} -> runs of two seeds; the second's losses are double."""
     return [
         run(name, seed, (1 + seed) * a, (1 + seed) * b)
         for seed in (0, 1)

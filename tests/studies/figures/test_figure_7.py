@@ -15,9 +15,7 @@ def make(tmp_path):
     (tmp_path / "config.json").write_text(to_json(config))
 
     def run(variant, seed, falls, top=3.0, lift=0.0):
-        """A run whose loss is `top` before every encounter and lower by falls[third] after;
-        dropped, `lift` higher.
-        """
+        """Loss is `top` before encounters, lower by falls[third] after; dropped, `lift` higher."""
         sinks, lines = variant == "sinks_paper", [{"step": 5, "train_loss": 1.0}]
         for step in range(EVERY, STEPS + 1, EVERY):
             third = min(3 * step // STEPS, 2)

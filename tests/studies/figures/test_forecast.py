@@ -48,9 +48,7 @@ def test_memory_is_the_state_and_what_is_stored():
 
 
 def test_a_pool_of_sparse_sinks_takes_memory_alone():
-    """Sinks that are off are neither computed nor summed over chips, and those of no document of a
-    batch not updated.
-    """
+    """Sinks that are off are neither computed nor summed over chips, nor updated."""
     config = with_fields(
         tiny_config(), {"sinks.sampling": "floyd", "sinks.active": 6, "sinks.pool": 6}
     )

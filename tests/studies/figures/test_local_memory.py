@@ -1,6 +1,4 @@
-"""The study of local bounded memory: its measures on known answers, and its page from made-up
-outcomes.
-"""
+"""The study of local bounded memory: its measures on known answers, its page."""
 
 import dataclasses
 import json
@@ -198,9 +196,7 @@ def test_unused_memories_change_nothing(probe, case, text):
 
 
 def test_edits_that_fail_are_not_stacked(probe, tokenizer, text):
-    """Two edits ask for the second likeliest token, one for the least likely, which no step
-    reaches.
-    """
+    """Two edits ask for the second likeliest token, one for one that no step reaches."""
     cases = []
     for place, edit in zip((1, -1, 1), facts.edits(WORLD, "strong", 3, 0), strict=True):
         case = local_memory_measures.case_of(edit, tokenizer, 48)

@@ -1,6 +1,4 @@
-"""Figure membership: its random draws, the arithmetic of its measures and claims, and all of it on
-tiny models.
-"""
+"""Figure membership: draws, the arithmetic of measures and claims, all on tiny models."""
 
 import json
 from collections import Counter

@@ -1,6 +1,4 @@
-"""Post-hoc methods on a finished model: when they run, on which documents, and the plane of figure
-4c.
-"""
+"""Post-hoc methods: when they run, on which documents, and the plane of figure 4c."""
 
 import dataclasses
 import pathlib

@@ -1,6 +1,4 @@
-"""Figure removal: its corpus, its measures, the arithmetic of its claims, and all of it on tiny
-models.
-"""
+"""Figure removal: corpus, measures, the arithmetic of claims, all of it on tiny models."""
 
 import json
 import pathlib

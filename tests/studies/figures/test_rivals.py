@@ -1,6 +1,4 @@
-"""The frontier of rivals: places, interpolation, claims, table and plot from made-up runs; its
-configs.
-"""
+"""Rivals: places, interpolation, claims, table and plot of made-up runs; its configs."""
 
 import dataclasses
 

@@ -128,9 +128,7 @@ def misspelled(expression):
 
 @pytest.mark.parametrize("name", FIGURES | STUDIES)
 def test_every_name_of_a_figure_exists(name):
-    """Of claims, columns, labels and lines of pictures: with a letter more, each is refused before
-    anything is trained.
-    """
+    """Claims, columns, labels, lines: with a letter more, each is refused before training."""
     figure = (FIGURES | STUDIES)[name]
     figure.check()
     wrong = []

@@ -1,6 +1,4 @@
-"""Study tofu: its corpora, its measures, the arithmetic of its claims, and all of it on tiny
-models.
-"""
+"""Study tofu: its corpora, measures, the arithmetic of claims, all of it on tiny models."""
 
 import dataclasses
 import json

@@ -76,9 +76,7 @@ def losses(run: Trained, records=RECORDS) -> np.ndarray:
 
 def test_objectives():
     def gradient(rival: str, rise: float) -> np.ndarray:
-        """By the losses of 2 withdrawn answers, which rose by so much, and 2 others; answers of 5
-        and 10 tokens.
-        """
+        """By losses of 2 withdrawn answers, which rose, and 2 others; of 5 and 10 tokens."""
         before, tokens = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.array([5.0, 10.0, 5.0, 10.0])
         return np.asarray(
             jax.grad(lambda at: rivals.objective(rival, at, before, tokens))(before + rise)
