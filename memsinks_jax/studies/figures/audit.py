@@ -29,28 +29,22 @@ logger = logging.getLogger(__name__)
 _COMPARED = ("standard", "no_repeat")
 _LADDER = "ladder_"
 # Of the paper's sinks, with labels.
+_ACTIVE, _SHARED = {"sinks.active_fraction": 0.1}, {"sinks.shared_fraction": 0.5}
 _SETTINGS = {
-    "active_0.1": ({"sinks.active_fraction": 0.1}, "active 0.1"),
+    "active_0.1": (_ACTIVE, "active 0.1"),
     "active_0.7": ({"sinks.active_fraction": 0.7}, "active 0.7"),
-    "shared_0.5": ({"sinks.shared_fraction": 0.5}, "shared 0.5"),
-    "shared_0.5_active_0.1": (
-        {"sinks.shared_fraction": 0.5, "sinks.active_fraction": 0.1},
-        "shared 0.5, active 0.1",
-    ),
+    "shared_0.5": (_SHARED, "shared 0.5"),
+    "shared_0.5_active_0.1": (_SHARED | _ACTIVE, "shared 0.5, active 0.1"),
 }
-_MODELS = ("standard", "sinks_paper", "no_repeat")
-VARIANTS = (
-    {name: Variation(name) for name in _MODELS}
-    | {f"{_LADDER}{name}": Variation(name, config="repeat_ladder.py") for name in _MODELS}
-    | {
-        "sinks": Variation("sinks"),
-        f"{_LADDER}sinks": Variation("sinks", config="repeat_ladder.py"),
-    }
-    | {
-        f"sinks_paper_{name}": Variation("sinks_paper", settings)
-        for name, (settings, _) in _SETTINGS.items()
-    }
-)
+VARIANTS = {
+    f"{prefix}{name}": Variation(name, config=config)
+    for models in (("standard", "sinks_paper", "no_repeat"), ("sinks",))
+    for prefix, config in (("", ""), (_LADDER, "repeat_ladder.py"))
+    for name in models
+}
+VARIANTS |= {
+    f"sinks_paper_{name}": Variation("sinks_paper", of) for name, (of, _) in _SETTINGS.items()
+}
 DROPPED = MODES["drop"]
 # Of an audit: {name in expressions, after that of the audited variant: (subject, colour)}.
 SUBJECTS = {
@@ -65,8 +59,7 @@ _GIVEN = 50
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds audits to the `details` of runs with sinks, all attacks for the default settings."""
-    groups = by_variant(runs)
-    found = {}
+    groups, found = by_variant(runs), {}
     for run in runs:
         prefix = _LADDER if run.variant.startswith(_LADDER) else ""
         others = {name: groups.get(f"{prefix}{name}", {}).get(run.seed) for name in _COMPARED}
@@ -83,12 +76,8 @@ def _audited(run: Run, others: dict[str, Run | None]) -> dict:
 
     # Compares every model with the oracle, and with the standard model if data are the same.
     # Attacks only the default.
-    other_settings = bool(VARIANTS[run.variant].settings)
-    compared = {
-        name: other
-        for name, other in others.items()
-        if other and (name == "no_repeat" or not other_settings)
-    }
+    names = ("no_repeat",) if VARIANTS[run.variant].settings else _COMPARED
+    compared = {name: others[name] for name in names if others[name]}
     places = {name: other.workdir for name, other in compared.items()}
     attacked = run.variant in KINDS
     asked = {} if attacked else {"prefixes": (_GIVEN,), "samples": 0}
@@ -98,11 +87,9 @@ def _audited(run: Run, others: dict[str, Run | None]) -> dict:
         models = run.workdir, places.get("standard"), places.get("no_repeat")
         details = {"audit": audit(models[0], standard=models[1], oracle=models[2], **asked)}
         details |= {"attacks": attack_run(*models)} if attacked else {}
-        return (
-            details
-            if run.variant.startswith(_LADDER)
-            else details | forgetting_capacity.measure([run])[0].details
-        )
+        if not run.variant.startswith(_LADDER):
+            details |= forgetting_capacity.measure([run])[0].details
+        return details
 
     return cached([run, *compared.values()], "audit", asked | {"attacked": attacked}, measure)
 
@@ -172,10 +159,8 @@ def _steps(run: Run, kind: str) -> list[float]:
 
 # None is in the paper, which leaves these questions open. Both models that an audit compares with
 # are needed.
-_LADDERS, _BOTH = (
-    "| not in the paper | ladder_standard ladder_no_repeat",
-    "| not in the paper | standard no_repeat",
-)
+_LADDERS = "| not in the paper | ladder_standard ladder_no_repeat"
+_BOTH = "| not in the paper | standard no_repeat"
 STATEMENTS = f"""
 sees_often | the audit sees: AUC, loss, of the standard model's documents read 8 times or more
     | ladder_{{sinks}}.standard.auc_loss_often >= 0.9 {_LADDERS}
@@ -224,45 +209,42 @@ def labels(table: Table) -> dict[str, str]:
     """Of every audited model, by its view."""
     found = {}
     for prefix, where in (("", ""), (_LADDER, ", ladder")):
-        found |= {
-            f"{prefix}sinks_paper.{name}": f"{subject}{where}"
-            for name, (subject, _) in SUBJECTS.items()
-        }
-        found |= {
-            f"{prefix}sinks.{name}": f"{SUBJECTS[name][0]}, open on return{where}"
-            for name in ("dropped", "own")
-        }
-    found |= {
-        f"sinks_paper_{name}.dropped": f"sinks dropped, {setting}"
-        for name, (_, setting) in _SETTINGS.items()
-    }
+        for name, (subject, _) in SUBJECTS.items():
+            found[f"{prefix}sinks_paper.{name}"] = f"{subject}{where}"
+        for name in ("dropped", "own"):
+            found[f"{prefix}sinks.{name}"] = f"{SUBJECTS[name][0]}, open on return{where}"
+    for name, (_, setting) in _SETTINGS.items():
+        found[f"sinks_paper_{name}.dropped"] = f"sinks dropped, {setting}"
     return {view: label for view, label in found.items() if view in table.groups}
 
 
 def panels(table: Table) -> list[Panel | Categories]:
     """Recitation and membership, steps to relearn, sinks switched on, canaries on the ladder."""
     kinds = {"one": "one\nalone", "few": "half\ntogether", "other": "the other\nhalf"}
-    attacks = {
-        "all": "all",
-        "random": "random\nid",
-        "best": "best\nof 64",
-        "optimised": "optimised",
-        "own": "own",
-    }
+    attacks = {"all": "all", "random": "random\nid", "best": "best\nof 64"}
+    attacks |= {"optimised": "optimised", "own": "own"}
     metrics = (f"exact_{_GIVEN}", "extraction_strength", "auc_loss")
     there = {name: of for name, of in SUBJECTS.items() if f"sinks_paper.{name}" in table.groups}
 
-    def each(view: str, of) -> list[float]:
-        return [of(run) for run in table.groups.get(view, {}).values()]
+    def runs_of(view: str) -> list[Run]:
+        return list(table.groups.get(view, {}).values())
 
+    def steps(name: str) -> list[list[float]]:
+        view = runs_of(f"sinks_paper.{name}")
+        return [sum((_steps(run, kind) for run in view), []) for kind in kinds]
+
+    known = {
+        subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
+        for name, (subject, colour) in there.items()
+    }
+    lost = [name for name in ("dropped", "oracle") if name in there]
+    recovered = [[_recovered(run, attack) for run in runs_of("sinks_paper")] for attack in attacks]
+    rungs = [rung for run in runs_of("ladder_sinks_paper.dropped") for rung in _by_rung(run)[0]]
     return [
         Categories(
             title="recited, and distinguished from text never read",
             names=["recited", "extraction\nstrength", "AUC, loss"],
-            series={
-                subject: (colour, [table.column(shown, f"sinks_paper.{name}") for shown in metrics])
-                for name, (subject, colour) in there.items()
-            },
+            series=known,
             levels={0.5: "black"},
             settings={"ylim": (-0.03, 1.03)},
         ),
@@ -270,30 +252,12 @@ def panels(table: Table) -> list[Panel | Categories]:
             title="steps of fine-tuning until half is back",
             names=list(kinds.values()),
             settings={"ylim": (0, None)},
-            series={
-                subject: (
-                    colour,
-                    [
-                        sum(each(f"sinks_paper.{name}", lambda run, k=kind: _steps(run, k)), [])
-                        for kind in kinds
-                    ],
-                )
-                for name, (subject, colour) in there.items()
-                if name in ("dropped", "oracle")
-            },
+            series={there[name][0]: (there[name][1], steps(name)) for name in lost},
         ),
         Categories(
             title="sinks kept: share that switching on brings back",
             names=list(attacks.values()),
-            series={
-                DROPPED: (
-                    SUBJECTS["dropped"][1],
-                    [
-                        each("sinks_paper", lambda run, a=attack: _recovered(run, a))
-                        for attack in attacks
-                    ],
-                )
-            },
+            series={DROPPED: (SUBJECTS["dropped"][1], recovered)},
             levels={0: "#7f8c8d", 1: "#7f8c8d"},
             legend=None,
         ),
@@ -303,11 +267,7 @@ def panels(table: Table) -> list[Panel | Categories]:
             from_zero=False,
             log=True,
             legend=None,
-            ticks={
-                rung: str(rung)
-                for run in table.groups.get("ladder_sinks_paper.dropped", {}).values()
-                for rung in _by_rung(run)[0]
-            },
+            ticks={rung: str(rung) for rung in rungs},
             lines=[
                 Line(f"ladder_sinks_paper.{name}", _by_rung, subject, colour, "o-")
                 for name, (subject, colour) in SUBJECTS.items()
@@ -329,16 +289,15 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         listed = "; ".join(
             f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values
         )
-        note = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own sinks
-            are removed. By repeated documents per sink: {listed}."""
+        caption = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own
+            sinks are removed. By repeated documents per sink: {listed}."""
         parts += [
             report.heading("Removing single documents: how many can share a sink?"),
-            report.picture(out / "capacity.png", note),
-            report.paragraph(note, "note"),
+            report.picture(out / "capacity.png", caption),
+            shared.note(caption),
         ]
-    return parts + shared.choices(
-        [run for run in runs if not run.variant.startswith(_LADDER)] or runs
-    )
+    usual = [run for run in runs if not run.variant.startswith(_LADDER)]
+    return parts + shared.choices(usual or runs)
 
 
 FIGURE = Figure(
@@ -346,7 +305,6 @@ FIGURE = Figure(
     answer="""Dropping the sinks removes recitation. This page tests what is left, against a model that never saw the
         repeats. Can a document be distinguished from one that was never read? How fast is it relearned? What do rounding
         and switched-on sinks bring back? Which component holds the rest?""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
     views=views,
@@ -359,15 +317,8 @@ FIGURE = Figure(
     metrics=[
         f"{name}{often}"
         for often in ("", "_often")
-        for name in (
-            "auc_loss",
-            "auc_best",
-            "share_at_half",
-            f"exact_{_GIVEN}",
-            "extraction_strength",
-            "loss_gap",
-            "exposure",
-        )
+        for name in ("auc_loss", "auc_best", "share_at_half", f"exact_{_GIVEN}")
+        + ("extraction_strength", "loss_gap", "exposure")
     ],
     measures={
         "relearning": _relearning,

@@ -5,6 +5,7 @@ cell of CELLS says; in the model that never read them they are left out. No text
 """
 
 import dataclasses
+import functools
 import logging
 from typing import NamedTuple
 
@@ -43,31 +44,25 @@ class Method(NamedTuple):
     everywhere: bool = False
 
 
+_BOTH = ("drop", "own")
+# The same contexts. Without a rate the table stays 0; the lookup is of the text that was read.
+_CAP = {"contexts.rate": 0.0, "contexts.reads": 1}
 METHODS = {
     "standard": Method("standard training", "standard", everywhere=True),
     "never": Method("never read", "no_repeat", everywhere=True),
-    "context": Method("memory by context", "context", {}, ("drop", "own"), True),
-    "sinks": Method("sinks by document", "sinks", {}, ("drop", "own"), True),
-    "paper": Method("sinks as published", "sinks_paper", {}, ("drop", "own")),
+    "context": Method("memory by context", "context", {}, _BOTH, True),
+    "sinks": Method("sinks by document", "sinks", {}, _BOTH, True),
+    "paper": Method("sinks as published", "sinks_paper", {}, _BOTH),
     "faster": Method(
-        "sinks at 8 times the rate", "sinks", {"sinks.learning_rate_multiple": 8.0}, ("drop", "own")
+        "sinks at 8 times the rate", "sinks", {"sinks.learning_rate_multiple": 8.0}, _BOTH
     ),
     "cap": Method("documents capped at one read", "standard", {"training.repeats_capped_at": 1}),
-    # The same contexts. Without a rate the table stays 0; the lookup is of the text that was read.
-    "cap_1": Method(
-        "contexts capped at one read",
-        "context",
-        {"contexts.rate": 0.0, "contexts.reads": 1},
-        ("drop", "text"),
-    ),
+    "cap_1": Method("contexts capped at one read", "context", _CAP, ("drop", "text")),
     "cap_2": Method(
-        "contexts capped at two reads",
-        "context",
-        {"contexts.rate": 0.0, "contexts.reads": 2},
-        ("drop", "text"),
+        "contexts capped at two reads", "context", _CAP | {"contexts.reads": 2}, ("drop", "text")
     ),
-    "words_2": Method("contexts of 2 words", "context", {"contexts.length": 2}, ("drop", "own")),
-    "words_3": Method("contexts of 3 words", "context", {"contexts.length": 3}, ("drop", "own")),
+    "words_2": Method("contexts of 2 words", "context", {"contexts.length": 2}, _BOTH),
+    "words_3": Method("contexts of 3 words", "context", {"contexts.length": 3}, _BOTH),
     "goldfish": Method("goldfish", "goldfish"),
 }
 MODES = {"drop": "", "own": ", on", "text": " + lookup of the text"}
@@ -87,12 +82,9 @@ ATTACKED = ("context", "sinks", "cap_1")  # are relearned
 
 def _variation(cell: str, name: str) -> Variation:
     documents, reads = CELLS[cell]
-    about = {
-        "data.unique_documents": ONCE,
-        "data.repeated_documents": documents,
-        "data.repetitions": reads,
-    }
-    return Variation(METHODS[name].choice, about | METHODS[name].settings)
+    about = {"data.repeated_documents": documents, "data.repetitions": reads}
+    about = {"data.unique_documents": ONCE} | about | METHODS[name].settings
+    return Variation(METHODS[name].choice, about)
 
 
 VARIANTS = {f"{name}_{cell}": _variation(cell, name) for cell, name in PLACES}
@@ -112,27 +104,20 @@ def measure(runs: list[Run]) -> list[Run]:
     groups, found = by_variant(runs), []
     for run in runs:
         name, _, cell = run.variant.rpartition("_")
-        standard, never = (
-            groups.get(f"{of}_{cell}", {}).get(run.seed) for of in ("standard", "never")
-        )
+        standard = groups.get(f"standard_{cell}", {}).get(run.seed)
+        never = groups.get(f"never_{cell}", {}).get(run.seed)
         if never is None:
             found.append(run)
             continue
         views = {}
         for mode in METHODS[name].modes:
             asked = {"mode": mode, "given": GIVEN, "recited": RECITED}
-            views[mode] = cached(
-                [run, never],
-                f"contexts_{mode}",
-                asked,
-                lambda run=run, never=never, mode=mode: measures.of_view(run, never, mode),
-            )
+            make = functools.partial(measures.of_view, run, never, mode)
+            views[mode] = cached([run, never], f"contexts_{mode}", asked, make)
         if cell == MAIN and name in ATTACKED and standard:
-            views["drop"] = views["drop"] | {
-                key: value
-                for key, value in leaks(run, standard, never).items()
-                if key == "relearned"
-            }
+            leaked = leaks(run, standard, never)
+            more = {key: leaked[key] for key in ("relearned",) if key in leaked}
+            views["drop"] = views["drop"] | more
         logger.info("measured %s, seed %d", run.variant, run.seed)
         found.append(dataclasses.replace(run, details={"views": views}))
     return found
@@ -144,7 +129,6 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def statements() -> str:
     """None is in the paper. The bounds are for shares of at most 20%."""
-    cells = [cell for cell in CELLS if cell != "many"]
     where = {
         cell: f"{documents} documents read {reads} times"
         for cell, (documents, reads) in CELLS.items()
@@ -157,11 +141,10 @@ held_out_{cell} | {where[cell]}: held-out loss over standard's, off | context_{c
 held_out_on_{cell} | {where[cell]}: held-out loss over standard's, on | context_{cell}_own.held_out_ratio <= 1
 auc_{cell} | {where[cell]}: AUC by loss, off, minus that of the model that never read them
     | context_{cell}_drop.auc - never_{cell}_drop.auc <= 0.05"""
-        for cell in cells
+        for cell in CELLS
+        if cell != "many"
     )
-    return (
-        of_cells
-        + f"""
+    return f"""{of_cells}
 known | {where[MAIN]}: nats per token, on | context_{MAIN}_own.repeated_loss <= 0.1
 relearned | {where[MAIN]}: relearning, over that of a text that nobody read
     | context_{MAIN}_drop.relearned >= 0.9
@@ -170,26 +153,31 @@ cap_held_out | held-out loss, off: contexts capped at one read minus memory by c
 cap_known | loss on what was read often: contexts capped at one read + lookup minus memory by context, on (nats)
     | cap_1_{MAIN}_text.repeated_loss - context_{MAIN}_own.repeated_loss >= 0
 """
-    )
 
 
 def panels(table) -> list:
     """By the number of reads: gap closed, and what is known with memory on. All methods at one."""
     places = {reads: cell for cell, (_, reads) in CELLS.items() if cell in READS}
     colours = {"context": "#1e8449", "sinks": "#1f618d", "never": "#7f8c8d", "standard": "#c0392b"}
-    ticks = {reads: str(reads) for reads in places}
+    by_reads = {"x": "times read", "log": True, "ticks": {reads: str(reads) for reads in places}}
 
     def line(name: str, mode: str, shown: str, style: str = "o-") -> Line:
         of = {reads: f"{name}_{cell}_{mode}" for reads, cell in places.items()}
         return Line(of, shown, f"{METHODS[name].label}{MODES[mode]}", colours[name], style)
 
+    known = [
+        ("standard", "drop"),
+        ("sinks", "own"),
+        ("context", "own"),
+        ("context", "drop"),
+        ("never", "drop"),
+    ]
     main = {view: label for view, label in VIEWS.items() if cell_of(view) == MAIN}
+    ratios = [table.column("held_out_ratio", view) for view in main]
     return [
         Panel(
             title="share of the gap closed",
-            x="times read",
-            log=True,
-            ticks=ticks,
+            **by_reads,
             levels={1: "black"},
             lines=[line(name, "drop", "closed") for name in ("context", "sinks", "never")],
             settings={"ylim": (-0.1, 1.3)},
@@ -197,16 +185,11 @@ def panels(table) -> list:
         ),
         Panel(
             title="loss on what was read often",
-            x="times read",
             y="nats per token",
-            log=True,
-            ticks=ticks,
+            **by_reads,
             lines=[
-                line("standard", "drop", "repeated_loss"),
-                line("sinks", "own", "repeated_loss", "s--"),
-                line("context", "own", "repeated_loss", "s--"),
-                line("context", "drop", "repeated_loss"),
-                line("never", "drop", "repeated_loss"),
+                line(name, mode, "repeated_loss", "s--" if mode == "own" else "o-")
+                for name, mode in known
             ],
         ),
         Categories(
@@ -214,7 +197,7 @@ def panels(table) -> list:
             names=list(main.values()),
             bars=True,
             legend=None,
-            series={"": ("#1f618d", [table.column("held_out_ratio", view) for view in main])},
+            series={"": ("#1f618d", ratios)},
             levels={1: "black"},
             x="held-out loss over standard's",
             settings={"xlim": (0.95, 1.1)},
@@ -226,21 +209,16 @@ def sections(runs: list[Run], out) -> list[str]:
     """A table of every cell."""
     table, parts = FIGURE.of(runs), []
     for cell, (documents, reads) in CELLS.items():
-        if cell == MAIN:
-            continue
         shown = {
             label: [table.column(column, view) for column in FIGURE.columns.values()]
             for view, label in VIEWS.items()
-            if cell_of(view) == cell and view in table.groups
+            if cell_of(view) == cell != MAIN and view in table.groups
         }
         if shown:
             share = documents * reads / (documents * reads + ONCE)
-            parts += [
-                report.heading(
-                    f"{documents} documents read {reads} times, {share:.0%} of what is read"
-                ),
-                shared.with_intervals(list(FIGURE.columns), shown, of="model"),
-            ]
+            title = f"{documents} documents read {reads} times, {share:.0%} of what is read"
+            of_cell = shared.with_intervals(list(FIGURE.columns), shown, of="model")
+            parts += [report.heading(title), of_cell]
     return parts + shared.choices(runs)
 
 
@@ -250,7 +228,6 @@ FIGURE = Figure(
         compared with sinks by document, with a model that never read what is repeated, and with what
         needs no sinks: to leave a context out of the loss after its first reads, and to look the stored text
         up.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
     views=views,

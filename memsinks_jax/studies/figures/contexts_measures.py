@@ -23,11 +23,8 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     Args:
       never: the model that read none of the repeated documents.
     """
-    model, twin, corpus = (
-        open_run(run.workdir),
-        open_run(never.workdir),
-        workdirs.read_corpus(run.workdir),
-    )
+    model, twin = open_run(run.workdir), open_run(never.workdir)
+    corpus = workdirs.read_corpus(run.workdir)
     sides = [
         of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")
     ]
@@ -49,9 +46,8 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     for given in GIVEN:
         long = [reading for reading in readings[0] if len(reading.nats) >= given + RECITED]
         if long:
-            found[f"recited_{given}"] = float(
-                np.mean([reading.likeliest[given : given + RECITED].all() for reading in long])
-            )
+            exact = [reading.likeliest[given : given + RECITED].all() for reading in long]
+            found[f"recited_{given}"] = float(np.mean(exact))
     return found
 
 
@@ -75,9 +71,8 @@ def looked_up(
     rows, following, times = map(np.concatenate, (rows, following, times))
     known = rows != NONE
     size = model.config.data.vocabulary_size + 1
-    pairs, inverse = np.unique(
-        rows[known].astype(np.int64) * size + following[known], return_inverse=True
-    )
+    seen = rows[known].astype(np.int64) * size + following[known]
+    pairs, inverse = np.unique(seen, return_inverse=True)
     counts = np.bincount(inverse, times[known]).astype(float)
     totals = np.bincount(pairs // size, counts, len(model.contexts))
     best = np.zeros(len(model.contexts), np.int64)

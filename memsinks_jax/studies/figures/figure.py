@@ -53,7 +53,7 @@ class Figure:
     title: str
     answer: str
     variants: Sequence[str] | dict[str, Variation] = ()
-    config: str = ""
+    config: str = "ts_repetition.py"
     prepare: Callable[[pathlib.Path], list[str]] = lambda out: []
     prepare_for: Callable[[pathlib.Path, Any], list[str]] | None = None
     measure: Callable[[list[Run]], list[Run]] = lambda runs: runs

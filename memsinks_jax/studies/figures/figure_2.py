@@ -60,44 +60,39 @@ def together(run: Run) -> float:
 
 def _claims() -> str:
     pruning, gradients = post_hoc.OF_THE_PAPER
-    words, others = (
-        {name: setting for name, setting, _, _ in _SETTINGS},
-        [name for name, *_ in _SETTINGS[1:]],
-    )
-    risen = {
-        (method, name): f"rise('{method}', '{of}', {variant}, repetition)"
-        for method in post_hoc.OF_THE_PAPER
-        for name, _, variant, of in _SETTINGS
-    }
-    more = {
-        (method, name): f"({risen[method, 'repetition']} - {rise})"
-        for (method, name), rise in risen.items()
-    }
-    rows = []
+    labels, words = post_hoc.LABELS, {name: setting for name, setting, _, _ in _SETTINGS}
+
+    def risen(method: str, name: str) -> str:
+        variant, of = next(pair for at, _, *pair in _SETTINGS if at == name)
+        return f"rise('{method}', '{of}', {variant}, repetition)"
+
+    def more(method: str, name: str) -> str:
+        return f"({risen(method, 'repetition')} - {risen(method, name)})"
+
+    others, rows = [name for name in words if name != "repetition"], []
     for method in post_hoc.OF_THE_PAPER:
-        label = post_hoc.LABELS[method]
         rows += [
             f"""
-{method}_forgets | {label}: rank correlation of the share dropped with repeated and held-out loss, least of both and of both
-    settings | least_rank_correlation('{method}', repetition, canary) >= 0.8 | partial success: forgets, and degrades"""
-        ]
-        rows += [
-            f"""
-{method}_{name} | {label}: rise of the held-out loss at matched forgetting, TS-Repetition minus {words[name]} (nats)
-    | {more[method, name]} >= 0 | TS-Repetition degrades more"""
-            for name in others
+{method}_forgets | {labels[method]}: rank correlation of the share dropped with repeated and held-out loss, least of both
+    and of both settings | least_rank_correlation('{method}', repetition, canary) >= 0.8 | partial success: forgets,
+    and degrades""",
+            *(
+                f"""
+{method}_{name} | {labels[method]}: rise of the held-out loss at matched forgetting, TS-Repetition minus {words[name]}
+    (nats) | {more(method, name)} >= 0 | TS-Repetition degrades more"""
+                for name in others
+            ),
         ]
     rows += [
         f"""
-gradients_less_{name} | rise at matched forgetting, {post_hoc.LABELS[pruning]} minus {post_hoc.LABELS[gradients]}, {setting}
-    (nats) | {risen[pruning, name]} - {risen[gradients, name]} >= 0 | integrated gradients degrade less | canary"""
+gradients_less_{name} | rise at matched forgetting, {labels[pruning]} minus {labels[gradients]}, {setting} (nats)
+    | {risen(pruning, name)} - {risen(gradients, name)} >= 0 | integrated gradients degrade less | canary"""
         for name, setting in words.items()
     ]
     rows += [
         f"""
-pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]}: {post_hoc.LABELS[gradients]} minus
-    {post_hoc.LABELS[pruning]} (nats) | {more[gradients, name]} - {more[pruning, name]} >= 0
-    | pronounced for integrated gradients"""
+pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]}: {labels[gradients]} minus
+    {labels[pruning]} (nats) | {more(gradients, name)} - {more(pruning, name)} >= 0 | pronounced for integrated gradients"""
         for name in others
     ]
     return (
@@ -117,69 +112,51 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     if canary is None:
         return parts
     settings = workdirs.read_config(canary.workdir).canaries
-    return [
-        *parts,
-        report.text_table(
-            shared.OPEN,
-            report.rows(f"""
+    of_canaries = shared.left_open(f"""
         canaries | {settings.length} random tokens of the vocabulary at the {settings.place} of all the repeated documents
         repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens alone
         what the methods are to find on TS-Canary | whole documents
         where curves are compared | half of TS-Repetition's gap between held-out and repeated loss, in nats
-    """),
-        ),
-    ]
+    """)
+    return [*parts, of_canaries]
 
 
 def panels(table: Table) -> list[AnyPanel]:
     """2a and 2b: forgetting against degradation, a panel per method. 2c: both losses."""
-    standard = list(table.groups.get("repetition", {}).values())
-
-    limits = {}
+    standard, limits = list(table.groups.get("repetition", {}).values()), {}
     # forgetting up to TS-Repetition's gap, degradation down to where its curves are by then
     if standard:
         gap = 2 * max(map(_matched, standard))
-        lowest = max(
-            post_hoc.cost_at(run, [one], gap) for run in standard for one in post_hoc.OF_THE_PAPER
-        )
-        limits = {
-            "xlim": (-0.03 * gap, 1.05 * gap),
-            "ylim": (-1.1 * max(lowest, 0.1), 0.12 * max(lowest, 0.1)),
-        }
+        methods = [[one] for one in post_hoc.OF_THE_PAPER]
+        costs = [post_hoc.cost_at(run, one, gap) for run in standard for one in methods]
+        lowest = max(0.1, *costs)
+        limits = {"xlim": (-0.03 * gap, 1.05 * gap), "ylim": (-1.1 * lowest, 0.12 * lowest)}
 
     def plane(method: str, panel: str) -> Scatter:
-        runs = {
-            name: [
+        curves = []
+        for name, words, variant, of in _SETTINGS:
+            runs = [
                 run for run in table.groups.get(variant, {}).values() if of in run.details[method]
             ]
-            for name, _, variant, of in _SETTINGS
-        }
+            style = "o--" if of == "canary" else "o-"
+            if runs:
+                curves.append(post_hoc.traced(runs, method, words, _COLOURS[name], style, of))
         return Scatter(
             title=f"{panel}: {post_hoc.LABELS[method]}",
             legend={"loc": "lower left"},
             settings=limits,
             **post_hoc.PLANE,
-            curves=[
-                post_hoc.traced(
-                    runs[name], method, words, _COLOURS[name], "o--" if of == "canary" else "o-", of
-                )
-                for name, words, _, of in _SETTINGS
-                if runs[name]
-            ],
+            curves=curves,
         )
 
+    losses = [
+        Line("repetition", "held_out_loss", "held-out", HELD_OUT),
+        Line("repetition", "repeated_loss", "repeated", REPEATED),
+    ]
+    title, y = "2c: TS-Repetition over training", "loss (nats per token)"
     return [
-        plane(post_hoc.OF_THE_PAPER[0], "2a"),
-        plane(post_hoc.OF_THE_PAPER[1], "2b"),
-        Panel(
-            title="2c: TS-Repetition over training",
-            y="loss (nats per token)",
-            floor=True,
-            lines=[
-                Line("repetition", "held_out_loss", "held-out", HELD_OUT),
-                Line("repetition", "repeated_loss", "repeated", REPEATED),
-            ],
-        ),
+        *map(plane, post_hoc.OF_THE_PAPER, ("2a", "2b")),
+        Panel(title=title, y=y, floor=True, lines=losses),
     ]
 
 
@@ -188,7 +165,6 @@ FIGURE = Figure(
     answer="""Post-hoc methods search a finished model for the neurons of memorized documents. They should find them if the
         memorized text is unlike all other text. Natural text that was repeated too often is in neurons that all other text
         needs as well.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
     measures={

@@ -10,12 +10,12 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, Line, Panel
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.studies.figures.sections import OPEN
+from memsinks_jax.studies.figures.sections import left_open
+from memsinks_jax.studies.figures.table import Table
 
 MASKED = {"gradient_masking": "gradient masking", "gradient_detach": "masking of activations"}
 _DROPPABLE = MASKED | {"sinks_paper": "control: sinks"}
@@ -48,18 +48,46 @@ def _dropped(run: Run, loss: str) -> float:
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the paper leaves open about gradient masking, and the choices here."""
     shared_fraction = workdirs.read_config(runs[0].workdir).sinks.shared_fraction
-    return [
-        report.text_table(
-            OPEN,
-            report.rows(f"""
+    masking = left_open(f"""
         what is masked | both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in the
             code that the paper follows
         share of the neurons for all other documents | {shared_fraction:g}
         which documents train attention, embeddings and norms | all
         batches without a repeated document, or with only these | weights: a block that no document trains stays as it is,
             moments too; activations: AdamW still moves it
-    """),
+    """)
+    return [masking]
+
+
+def panels(table: Table) -> list[Panel]:
+    """Held-out loss, and what dropping adds to it."""
+    # Dropped losses are many times the kept ones, which must stay distinguishable from standard's.
+    lines = [Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])]
+    gaps = []
+    for name, label in _DROPPABLE.items():
+        lines += [
+            Line(name, "held_out_loss_own", f"{label}, kept", COLOURS[name]),
+            Line(name, "held_out_loss", f"{label}, dropped", COLOURS[name], ":"),
+        ]
+        gaps.append(
+            Line(name, lambda run: (run.curve("held_out_loss")[0], gap(run)), label, COLOURS[name])
         )
+    return [
+        Panel(
+            title="held-out documents",
+            y="loss (nats per token)",
+            floor=True,
+            from_zero=False,
+            settings={"yscale": "log"},
+            lines=lines,
+        ),
+        Panel(
+            title="dropped minus kept, held-out documents",
+            y="gap (nats per token)",
+            from_zero=False,
+            levels={0: "black"},
+            lines=gaps,
+        ),
     ]
 
 
@@ -67,7 +95,6 @@ FIGURE = Figure(
     title="Figure 3: gradient masking",
     answer="""With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If
         this isolated memorization, training would lose nothing, and those neurons could be dropped without harm.""",
-    config="ts_repetition.py",
     variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
     measures={
         "gap": "held_out_loss - held_out_loss_own",
@@ -93,49 +120,13 @@ FIGURE = Figure(
     | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
 {variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0 | dropping degrades
 {variant}_growth | growth of dropped minus kept, {label}: last third of training minus first third (nats)
-    | {variant}.growth >= 0
-    | as training progresses
+    | {variant}.growth >= 0 | as training progresses
 {variant}_control | held-out loss, dropped minus kept: {label} minus the paper's sinks (nats)
     | {variant}.gap - sinks_paper.gap >= 0 | not run in the paper"""
         for variant, label in MASKED.items()
     ),
-    panels=lambda table: [
-        Panel(
-            # Dropped losses are many times the kept ones, which must stay distinguishable from
-            # standard's.
-            title="held-out documents",
-            y="loss (nats per token)",
-            floor=True,
-            from_zero=False,
-            settings={"yscale": "log"},
-            lines=[Line("standard", "held_out_loss", "standard, with repeats", COLOURS["standard"])]
-            + [
-                Line(variant, metric, f"{label}, {sinks}", COLOURS[variant], style)
-                for variant, label in _DROPPABLE.items()
-                for metric, sinks, style in (
-                    ("held_out_loss_own", "kept", "-"),
-                    ("held_out_loss", "dropped", ":"),
-                )
-            ],
-        ),
-        Panel(
-            title="dropped minus kept, held-out documents",
-            y="gap (nats per token)",
-            from_zero=False,
-            levels={0: "black"},
-            lines=[
-                Line(
-                    variant,
-                    lambda run: (run.curve("held_out_loss")[0], gap(run)),
-                    label,
-                    COLOURS[variant],
-                )
-                for variant, label in _DROPPABLE.items()
-            ],
-        ),
-    ],
+    panels=panels,
     size=(13, 4.4),
-    note="{mean}, band from the lowest to the highest. {floor} With sinks, kept means each "
-    "document's own.",
+    note="""{mean}, band from the lowest to the highest. {floor} With sinks, kept means each document's own.""",
     sections=sections,
 )

@@ -32,12 +32,8 @@ _STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, wh
 # Of 4c: the largest rise of the held-out loss, in nats, at which forgetting still counts.
 WORST = 0.5
 METHODS = {
-    "hard_concrete": "#c0392b",
-    "integrated_gradients": "#6c3483",
-    "slimming": "#d68910",
-    "zero_out": "#117a65",
-    "activation": "#2e86c1",
-    "random": "#99a3a4",
+    **{"hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910"},
+    **{"zero_out": "#117a65", "activation": "#2e86c1", "random": "#99a3a4"},
 }
 _POINTS = {
     "sinks_paper": ("#5dade2", "*"),
@@ -48,10 +44,8 @@ _POINTS = {
 
 def measure(runs: list[Run]) -> list[Run]:
     """Adds every method to the `details` of standard runs. Minutes: only the whole figure."""
-    whole = set(by_variant(runs)) == set(LABELS)
-    return post_hoc.measured(
-        runs, lambda run: whole and run.variant == "standard", post_hoc.METHODS
-    )
+    asked = "standard" if set(by_variant(runs)) == set(LABELS) else None
+    return post_hoc.measured(runs, lambda run: run.variant == asked, post_hoc.METHODS)
 
 
 def moved(run: Run, standard: Run):
@@ -59,9 +53,8 @@ def moved(run: Run, standard: Run):
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.studies.baselines.removal import point
 
-    before, after = (
-        [r.metrics["repeated_loss"], r.metrics["held_out_loss"]] for r in (standard, run)
-    )
+    names = ("repeated_loss", "held_out_loss")
+    before, after = ([of.metrics[name] for name in names] for of in (standard, run))
     return point(before, after)
 
 
@@ -163,10 +156,9 @@ def panels(table: Table) -> list[Panel]:
         ]
 
     own = [
-        Line(
-            kind, "repeated_loss_own", LABELS[kind].replace("dropped", "own on"), COLOURS[kind], ":"
-        )
-        for kind in ("sinks_paper", "sinks")
+        Line(kind, "repeated_loss_own", label.replace("dropped", "own on"), COLOURS[kind], ":")
+        for kind, label in LABELS.items()
+        if kind in ("sinks_paper", "sinks")
     ]
     shown = (
         ("4a: held-out documents", "loss (nats per token)", lines("held_out_loss"), None),
@@ -190,98 +182,76 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def trade_off(table: Table, out: pathlib.Path) -> list[str]:
     """4c: plot, table and settings. Writes figure_4c.png."""
-    heading = report.heading(
-        "4c: the trade-off, compared with post hoc methods, applied to the trained model"
-    )
+    title = "4c: the trade-off, compared with post hoc methods, applied to the trained model"
     standard = table.groups.get("standard", {})
     standards = list(standard.values())
     if not any(run.details for run in standards):
-        return [
-            heading,
-            report.paragraph("It takes minutes: only with all variants of the figure.", "note"),
-        ]
-    places = {
-        name: np.array(
-            [
-                [
-                    (p.forgetting, -p.delta_val)
-                    for seed, run in table.groups[name].items()
-                    for p in [moved(run, standard[seed])]
-                ]
-            ]
-        )
-        for name in _POINTS
-        if name in table.groups
-    }
+        why = shared.note("It takes minutes: only with all variants of the figure.")
+        return [report.heading(title), why]
+    curves = [
+        post_hoc.traced(standards, name, post_hoc.LABELS[name], colour)
+        for name, colour in METHODS.items()
+    ]
+    furthest = -np.inf
+    for name, (colour, marker) in _POINTS.items():
+        if name in table.groups:
+            points = [moved(run, standard[seed]) for seed, run in table.groups[name].items()]
+            forgetting = np.array([[point.forgetting for point in points]])
+            rises = np.array([[-point.delta_val for point in points]])
+            curves.append(Curve(LABELS[name], colour, marker, forgetting, rises))
+            furthest = forgetting.max()  # of no_repeat, which is last
     panel = Scatter(
         title="4c: what is forgotten, and what that costs",
-        curves=[
-            post_hoc.traced(standards, name, post_hoc.LABELS[name], colour)
-            for name, colour in METHODS.items()
-        ]
-        + [
-            Curve(LABELS[name], colour, marker, *np.moveaxis(places[name], 2, 0))
-            for name, (colour, marker) in _POINTS.items()
-            if name in places
-        ],
-        settings={"xlim": (-0.05, 1.15 * places["no_repeat"][..., 0].max()), "ylim": (-1, 0.15)},
+        curves=curves,
+        settings={"xlim": (-0.05, 1.15 * furthest), "ylim": (-1, 0.15)},
         legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
         **post_hoc.PLANE,
     )
     draw(table, [panel], out / "figure_4c.png", (9.5, 5))
-    rows, sinks = (
-        {},
-        {name: LABELS[name] for name in ("sinks_paper", "sinks") if name in table.groups},
+    caption = (
+        "Rise of the repeated loss against that of the held-out loss: a curve for each method."
     )
-    for name, label in (sinks | post_hoc.LABELS).items():
-        found = []
-        for run in standards:
-            model = table.run(name if name in sinks else "sinks_paper", run.seed)
-            point = moved(model, run)
-            points = [point] if name in sinks else post_hoc.curve(run, name)
-            cost = (
-                point.delta_val
-                if name in sinks
-                else post_hoc.cost_at(run, [name], point.forgetting)
-            )
-            share = _share(
-                model, run, table.run("no_repeat", run.seed), "" if name in sinks else name
-            )
-            found.append((max(p.forgetting for p in points), cost, share))
-        rows[label] = zip(*found, strict=True)
-    columns = [
-        "most forgetting",
-        "rise of the held-out loss at the paper's sinks' forgetting",
-        "hypervolume",
-    ]
+    cost = "rise of the held-out loss at the paper's sinks' forgetting"
     return [
-        heading,
-        report.picture(
-            out / "figure_4c.png",
-            "Rise of the repeated loss against that of the held-out loss: a curve for each method.",
-        ),
-        report.paragraph(
-            f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
-            better. Before means the standard model, also for sinks and the model without repeats.""",
-            "note",
-        ),
-        shared.with_intervals(columns, rows),
-        report.paragraph(
-            f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
+        report.heading(title),
+        report.picture(out / "figure_4c.png", caption),
+        shared.note(f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
+            better. Before means the standard model, also for sinks and the model without repeats."""),
+        shared.with_intervals(["most forgetting", cost, "hypervolume"], _costs(table, standards)),
+        shared.note(f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
             at its most forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the
             forgetting of the model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss
-            falls.""",
-            "note",
-        ),
+            falls."""),
         *post_hoc.how(standards, post_hoc.METHODS),
     ]
+
+
+def _costs(table: Table, standards: list[Run]) -> dict[str, zip]:
+    """{label: most forgetting, rise of the held-out loss, share of the box} of sinks and methods."""
+    rows = {}
+    for kind in ("sinks_paper", "sinks"):
+        if kind in table.groups:
+            found = []
+            for run in standards:
+                model, no_repeat = table.run(kind, run.seed), table.run("no_repeat", run.seed)
+                _, forgetting, rise, *_ = moved(model, run)
+                found.append((forgetting, rise, _share(model, run, no_repeat)))
+            rows[LABELS[kind]] = zip(*found, strict=True)
+    for method, label in post_hoc.LABELS.items():
+        found = []
+        for run in standards:
+            paper, no_repeat = table.run("sinks_paper", run.seed), table.run("no_repeat", run.seed)
+            most = max(point.forgetting for point in post_hoc.curve(run, method))
+            rise = post_hoc.cost_at(run, [method], moved(paper, run).forgetting)
+            found.append((most, rise, _share(paper, run, no_repeat, method)))
+        rows[label] = zip(*found, strict=True)
+    return rows
 
 
 FIGURE = Figure(
     title="Figure 4: memorization that can be switched off",
     answer="""A model trained with sinks learns as much as a model of standard training, including from repeats. Without its
         sinks it is a smaller, ordinary model that no longer recites the repeated documents.""",
-    config="ts_repetition.py",
     variants=tuple(LABELS),
     measure=measure,
     measures={

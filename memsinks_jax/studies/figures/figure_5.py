@@ -11,15 +11,13 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import knob, post_hoc
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import Panel
 from memsinks_jax.studies.figures.runs import Run, Variation
 from memsinks_jax.studies.figures.table import KINDS, Table, standard_for
 
 ACTIVE = {f"active_{fraction}": fraction for fraction in (0.1, 0.3, 0.5, 0.7)}
 FIGURE_5A = knob.varied(
-    {
-        name: (f"{fraction:g} active", {"sinks.active_fraction": fraction})
-        for name, fraction in ACTIVE.items()
-    },
+    {name: (f"{of:g} active", {"sinks.active_fraction": of}) for name, of in ACTIVE.items()},
     title="Figure 5a: the fraction of the sinks that is on for a document",
     answer="""A document with a few sinks of its own is memorized in them, and leaves the shared neurons alone. If more
         sinks are on at a time, more documents share each sink, and the rest of the model depends more on what is dropped
@@ -55,32 +53,35 @@ def _millions(table: Table, variant: str) -> float:
 
 
 def _labels(table: Table) -> dict[str, str]:
-    kinds = (
-        ("standard", "standard", ""),
-        *((kind, "sinks", suffix) for kind, suffix in KINDS.items()),
-    )
-    return {
-        f"{kind}_{size}": f"{name}, {size.replace('_', ' ')} ({_millions(table, f'{kind}_{size}'):.2f} "
-        f"M){suffix}"
-        for kind, name, suffix in kinds
-        for size in SIZES
-        if f"{kind}_{size}" in table.groups
-    }
+    found = {}
+    for kind, suffix in {"standard": "", **KINDS}.items():
+        name = kind.removesuffix("_paper")
+        for size in SIZES:
+            if f"{kind}_{size}" in table.groups:
+                millions = f"{_millions(table, f'{kind}_{size}'):.2f} M"
+                found[f"{kind}_{size}"] = f"{name}, {size.replace('_', ' ')} ({millions}){suffix}"
+    return found
 
 
 def _rise_over_post_hoc(small: Run, standard: Run) -> float:
     """Rise of the held-out loss by sinks, minus the least that post-hoc methods need (nats)."""
-    forgotten, rise = (
-        small.metrics[n] - standard.metrics[n] for n in ("repeated_loss", "held_out_loss")
-    )
+    names = ("repeated_loss", "held_out_loss")
+    forgotten, rise = (small.metrics[name] - standard.metrics[name] for name in names)
     return rise - post_hoc.cost_at(standard, standard.details, forgotten)
+
+
+def _of_sizes(table: Table) -> list[Panel]:
+    there = [size for size in SIZES if f"sinks_paper_{size}" in table.groups]
+    places = {size: _millions(table, f"sinks_paper_{size}") for size in there}
+    return knob.panels(
+        table, places, "million parameters", lambda size: f"standard_{size}", log=True
+    )
 
 
 FIGURE_5B = Figure(
     title="Figure 5b: four sizes of the model",
     answer="""Sinks remove memorization from models of every size. The price on other documents depends on how much the
         shared neurons alone can hold: small models pay, large ones hardly.""",
-    config="ts_repetition.py",
     variants={
         f"{kind}_{size}": Variation(f"{kind},{size}")
         for kinds in (("standard", "sinks_paper"), ("sinks",))
@@ -95,8 +96,7 @@ FIGURE_5B = Figure(
     standard_of=standard_for,
     columns=knob.COLUMNS,
     labels=_labels,
-    table_note=f"{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the "
-    "sinks.",
+    table_note=f"""{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the sinks.""",
     statements=f"""
 every_size | share of standard's gap closed, sinks dropped, least of the sizes
     | min({", ".join(f"{{sinks}}_{size}.closed" for size in SIZES)}) >= 0.5 | high at all sizes
@@ -107,17 +107,7 @@ small_beats_post_hoc | rise of the held-out loss of the smallest, sinks dropped,
     | the smallest still beats post-hoc methods
 large_improve | share of standard's gap closed, sinks dropped: largest minus smallest size
     | {{sinks}}_one_and_a_half.closed - {{sinks}}_quarter.closed >= 0 | the trade-off improves with size""",
-    panels=lambda table: knob.panels(
-        table,
-        {
-            size: _millions(table, f"sinks_paper_{size}")
-            for size in SIZES
-            if f"sinks_paper_{size}" in table.groups
-        },
-        "million parameters",
-        lambda size: f"standard_{size}",
-        log=True,
-    ),
+    panels=_of_sizes,
     note=knob.NOTE,
     sections=lambda runs, out: shared.choices(runs) + post_hoc.how(runs, post_hoc.OF_THE_PAPER),
 )
@@ -126,18 +116,20 @@ large_improve | share of standard's gap closed, sinks dropped: largest minus sma
 NOISE = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
 # One reading of the paper's caption: some documents always have a wrong id, the others never.
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
+_ENCOUNTERS = {
+    name: (f"noise {chance:g} an encounter", {"data.id_noise": chance})
+    for name, chance in NOISE.items()
+}
+_ALWAYS = {
+    name: (f"{of:.0%} of the documents", {"data.id_noise": of, "data.id_noise_per": "document"})
+    for name, of in DOCUMENTS.items()
+}
+_READINGS = {
+    "an encounter": NOISE,
+    "that share of the documents, always": {"noise_0.0": 0.0} | DOCUMENTS,
+}
 FIGURE_5C = knob.varied(
-    {
-        name: (f"noise {chance:g} an encounter", {"data.id_noise": chance})
-        for name, chance in NOISE.items()
-    }
-    | {
-        name: (
-            f"{chance:.0%} of the documents",
-            {"data.id_noise": chance, "data.id_noise_per": "document"},
-        )
-        for name, chance in DOCUMENTS.items()
-    },
+    _ENCOUNTERS | _ALWAYS,
     title="Figure 5c: repeated documents under inconsistent ids",
     answer="""A repeated document with a wrong id gets other sinks than before, and the shared neurons learn some of it. The
         harm depends on the pattern of the errors: every document has a wrong id now and then, or some documents always have
@@ -155,13 +147,5 @@ FIGURE_5C = knob.varied(
             (0.5, "fails at 50%", "<= 0.5"),
         )
     ),
-    panels=lambda table: knob.panels(
-        table,
-        NOISE,
-        "id noise",
-        further={
-            "an encounter": NOISE,
-            "that share of the documents, always": {"noise_0.0": 0.0} | DOCUMENTS,
-        },
-    ),
+    panels=lambda table: knob.panels(table, NOISE, "id noise", further=_READINGS),
 )

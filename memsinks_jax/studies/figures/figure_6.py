@@ -22,6 +22,7 @@ MANY = REPEATS[-1]
 GENERAL_DOCUMENTS, GENERAL_LENGTH = 8000, 64
 _ACROSS = {f"{MANY}x_across": {"data.repetitions": MANY, "data.across_documents": True}}
 _SETTINGS = {f"{n}x": {"data.repetitions": n} for n in REPEATS}
+_KINDS = {"standard": "", **KINDS}
 _BLUE = COLOURS["sinks"]
 
 
@@ -37,16 +38,14 @@ def prepare(out: pathlib.Path) -> list[str]:
 
 
 def _labels() -> dict[str, str]:
-    kinds = (
-        ("standard", "standard", ""),
-        *((kind, "sinks", suffix) for kind, suffix in KINDS.items()),
-    )
     labels = {
-        f"{kind}_{n}x": f"{name}, {n}x{suffix}" for kind, name, suffix in kinds for n in REPEATS
-    }
-    labels |= {
-        f"{kind}_{MANY}x_across": f"{name}, {MANY}x, attention across documents{suffix}"
-        for kind, name, suffix in kinds
+        f"{kind}_{name}": f"{kind.removesuffix('_paper')}, {name.partition('_')[0]}{end}{suffix}"
+        for ends in (
+            {f"{n}x": "" for n in REPEATS},
+            {f"{MANY}x_across": ", attention across documents"},
+        )
+        for kind, suffix in _KINDS.items()
+        for name, end in ends.items()
     }
     return labels | {"standard_1x": "standard, 1x (deduplicated)"}
 
@@ -65,55 +64,35 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def panels(table: Table) -> list[Panel]:
     """Both losses against the number of repeats, and over training at the most repeats."""
-    read = {kind: {n: f"{kind}_{n}x" for n in REPEATS} for kind in ("standard", *KINDS)}
+    read = {kind: {n: f"{kind}_{n}x" for n in REPEATS} for kind in _KINDS}
     kinds = (
         ("standard", "standard", RED),
         ("sinks_paper", "sinks, dropped", _BLUE),
         ("sinks", "open on return, dropped", GREEN),
     )
 
-    def against_repeats(loss: str, title: str, *further: Line, **settings) -> Panel:
-        return Panel(
-            title=title,
-            x="times that the rare domain is read",
-            floor=True,
-            log=True,
-            ticks={n: f"{n}x" for n in REPEATS},
-            lines=[
-                *(Line(read[kind], loss, label, colour, "o-") for kind, label, colour in kinds),
-                *further,
-            ],
-            **settings,
-        )
+    def against_repeats(title: str, loss: str, further: Line, y: str = "") -> Panel:
+        lines = [Line(read[kind], loss, label, colour, "o-") for kind, label, colour in kinds]
+        times, ticks = "times that the rare domain is read", {n: f"{n}x" for n in REPEATS}
+        lines.append(further)
+        return Panel(title=title, x=times, y=y, floor=True, log=True, ticks=ticks, lines=lines)
 
+    once = dict.fromkeys(REPEATS, "standard_1x")
+    deduplicated = Line(once, "held_out_loss", "deduplicated", RED, ":")
+    own = Line(read["sinks_paper"], "repeated_loss_own", "sinks, own on", _BLUE, "o:")
+    losses = (("held_out_loss", "held-out", "-"), ("repeated_loss", "repeated", "--"))
+    over_training = [
+        Line(f"{kind}_{MANY}x", loss, f"{kind.removesuffix('_paper')}, {of}", colour, style)
+        for kind, _, colour in kinds[:2]
+        for loss, of, style in losses
+    ]
+    title = f"over training, {MANY}x, sinks dropped"
     return [
         against_repeats(
-            "held_out_loss",
-            "held-out, rare domain",
-            Line(dict.fromkeys(REPEATS, "standard_1x"), "held_out_loss", "deduplicated", RED, ":"),
-            y="loss (nats per token)",
+            "held-out, rare domain", "held_out_loss", deduplicated, "loss (nats per token)"
         ),
-        against_repeats(
-            "repeated_loss",
-            "repeated documents",
-            Line(read["sinks_paper"], "repeated_loss_own", "sinks, own on", _BLUE, "o:"),
-        ),
-        Panel(
-            title=f"over training, {MANY}x, sinks dropped",
-            floor=True,
-            early=True,
-            lines=[
-                Line(f"{kind}_{MANY}x", f"{loss}_loss", f"{name}, {suffix}", colour, style)
-                for kind, name, colour in (
-                    ("standard", "standard", RED),
-                    ("sinks_paper", "sinks", _BLUE),
-                )
-                for loss, suffix, style in (
-                    ("held_out", "held-out", "-"),
-                    ("repeated", "repeated", "--"),
-                )
-            ],
-        ),
+        against_repeats("repeated documents", "repeated_loss", own),
+        Panel(title=title, floor=True, early=True, lines=over_training),
     ]
 
 

@@ -6,7 +6,7 @@ each encounter, with their own sinks on as in training (the paper's measure), an
 dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -33,16 +33,10 @@ def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.nd
     """
     every = workdirs.read_config(run.workdir).data.repeat_every
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
-    steps = [
-        step
-        for step in range(every, run.metrics["step"] + 1, every)
-        if {step - 1, step + 1} <= at.keys()
-    ]
-    return (
-        np.array(steps),
-        np.array([at[step - 1] for step in steps]),
-        np.array([at[step + 1] for step in steps]),
-    )
+    steps = range(every, run.metrics["step"] + 1, every)
+    steps = [step for step in steps if {step - 1, step + 1} <= at.keys()]
+    before, after = (np.array([at[step + by] for step in steps]) for by in (-1, 1))
+    return np.array(steps), before, after
 
 
 def _in_third(run: Run, steps: np.ndarray, third: int) -> np.ndarray:
@@ -76,16 +70,13 @@ def cycles(run: Run, name: str = OWN, late: bool = False) -> tuple[np.ndarray, n
 
 def panels(table: Table) -> list[Panel]:
     """The cycles over all of training and over its last third, and their amplitude."""
-    every = list(LABELS.items())
+
+    def lines(shown: Callable, style: str) -> list[Line]:
+        return [Line(kind, shown, label, _COLOURS[kind], style) for kind, label in LABELS.items()]
+
     dropped = [
-        Line(
-            kind,
-            lambda run: cycles(run, DROPPED),
-            label.replace("own on", "dropped"),
-            _COLOURS[kind],
-            ":",
-        )
-        for kind, label in every[1:]
+        line._replace(label=line.label.replace("own on", "dropped"))
+        for line in lines(lambda run: cycles(run, DROPPED), ":")[1:]
     ]
     # The first encounters of an untrained model would flatten everything else.
     runs = [run for group in table.groups.values() for run in group.values()]
@@ -95,17 +86,14 @@ def panels(table: Table) -> list[Panel]:
             title="loss of the repeated documents",
             y="loss (nats per token)",
             floor=True,
-            lines=[Line(kind, cycles, label, _COLOURS[kind]) for kind, label in every] + dropped,
+            lines=lines(cycles, "-") + dropped,
             settings={"ylim": (0, 1.05 * highest)},
         ),
         Panel(
             title="the last third",
             from_zero=False,
             legend=None,
-            lines=[
-                Line(kind, lambda run: cycles(run, late=True), label, _COLOURS[kind], ".-")
-                for kind, label in every
-            ],
+            lines=lines(lambda run: cycles(run, late=True), ".-"),
         ),
         Panel(
             title="fall of the loss at an encounter",
@@ -114,7 +102,7 @@ def panels(table: Table) -> list[Panel]:
             levels={0: GREY},
             legend=None,
             ticks={1: "1", 2: "2", 3: "3"},
-            lines=[Line(kind, amplitudes, label, _COLOURS[kind], "o-") for kind, label in every],
+            lines=lines(amplitudes, "o-"),
         ),
     ]
 

@@ -41,94 +41,55 @@ def panels(
       further: {name of a line: its places}, only for the gap closed; the first name is that of
       `places`.
     """
-    shown = {
-        place: setting
-        for setting, place in places.items()
-        if f"sinks_paper_{setting}" in table.groups
-    }
-    papers = {place: f"sinks_paper_{setting}" for place, setting in shown.items()}
+    of_paper = {setting: f"sinks_paper_{setting}" for setting in places}
+    shown = {at: of for of, at in places.items() if of_paper[of] in table.groups}
+    papers = {place: of_paper[setting] for place, setting in shown.items()}
     standards = {place: standard_of(setting) for place, setting in shown.items()}
     ends = [
-        Line(of, f"{name}_loss", f"{role}, {which}", colour, style)
-        for name, role, colour in (
-            ("held_out", "held-out", HELD_OUT),
-            ("repeated", "repeated", REPEATED),
-        )
+        Line(of, f"{name}_loss", f"{name.replace('_', '-')}, {which}", colour, style)
+        for name, colour in (("held_out", HELD_OUT), ("repeated", REPEATED))
         for of, which, style in ((papers, "dropped", "o-"), (standards, "standard", "--"))
     ]
-    closed = [
-        Line(
-            {place: f"{kind}_{setting}" for setting, place in line.items()},
-            "closed",
-            ", ".join(filter(None, (label, name))),
-            colour,
-            style,
-        )
-        for kind, label, colour in (
-            ("sinks_paper", "the paper's", COLOURS["sinks"]),
-            ("sinks", "open on return", GREEN),
-        )
+    ends.append(Line(papers, "repeated_loss_own", "repeated, own sinks on", REPEATED, ":"))
+    closed = []
+    kinds = (("sinks_paper", "the paper's", COLOURS["sinks"]), ("sinks", "open on return", GREEN))
+    for kind, label, colour in kinds:
         for (name, line), style in zip(
             (further or {"": places}).items(), ("o-", "s--"), strict=False
-        )
-    ]
-    colours = plt.colormaps["viridis"]
+        ):
+            of = {place: f"{kind}_{setting}" for setting, place in line.items()}
+            closed.append(Line(of, "closed", ", ".join(filter(None, (label, name))), colour, style))
+    colours, most = plt.colormaps["viridis"], max(len(shown) - 1, 1)
     training = [
-        Line(
-            variant, "repeated_loss", f"{place:.3g}", colours(0.9 * number / max(len(shown) - 1, 1))
-        )
+        Line(variant, "repeated_loss", f"{place:.3g}", colours(0.9 * number / most))
         for number, (place, variant) in enumerate(papers.items())
     ]
-    ticks = {place: f"{place:.3g}" for place in shown} if log else {}
+    axis = {
+        "x": what,
+        "log": log,
+        "ticks": {place: f"{place:.3g}" for place in shown} if log else {},
+    }
+    over_training = "repeated documents, dropped, over training"
     return [
-        Panel(
-            title="losses at the end",
-            x=what,
-            y="loss (nats per token)",
-            floor=True,
-            ticks=ticks,
-            log=log,
-            lines=[
-                *ends,
-                Line(papers, "repeated_loss_own", "repeated, own sinks on", REPEATED, ":"),
-            ],
-        ),
+        Panel(title="losses at the end", y="loss (nats per token)", floor=True, lines=ends, **axis),
         Panel(
             title="share of the gap closed",
-            x=what,
             lines=closed,
             levels={0: GREY, 1: GREY},
-            ticks=ticks,
-            log=log,
             settings={"ylim": (-0.1, 1.1)},
             legend={"loc": "lower left"},
+            **axis,
         ),
-        Panel(
-            title="repeated documents, dropped, over training",
-            lines=training,
-            floor=True,
-            legend={"title": what},
-        ),
+        Panel(title=over_training, lines=training, floor=True, legend={"title": what}),
     ]
 
 
 def varied(settings: dict[str, tuple[str, dict]], **of_figure) -> Figure:
     """A figure of {setting: (label, fields)}, for both kinds of sinks, with one standard model."""
-    return Figure(
-        config="ts_repetition.py",
-        columns=COLUMNS,
-        table_note=TABLE_NOTE,
-        note=NOTE,
-        variants={"standard": Variation("standard")}
-        | {
-            f"{kind}_{name}": Variation(kind, fields)
-            for kind in KINDS
-            for name, (_, fields) in settings.items()
-        },
-        labels={
-            f"{kind}_{name}": f"sinks, {label}{suffix}"
-            for kind, suffix in KINDS.items()
-            for name, (label, _) in settings.items()
-        },
-        **of_figure,
-    )
+    variants, labels = {"standard": Variation("standard")}, {}
+    for kind, suffix in KINDS.items():
+        for name, (label, fields) in settings.items():
+            variants[f"{kind}_{name}"] = Variation(kind, fields)
+            labels[f"{kind}_{name}"] = f"sinks, {label}{suffix}"
+    shared = {"columns": COLUMNS, "table_note": TABLE_NOTE, "note": NOTE}
+    return Figure(variants=variants, labels=labels, **shared, **of_figure)

@@ -17,6 +17,11 @@ CONTINUED_TOKENS = 64
 STORIES_SHOWN = 4
 
 
+def note(content: str) -> str:
+    """Small letters under a picture or a table."""
+    return report.paragraph(content, "note")
+
+
 def continuations(runs: list[Run]) -> list[str]:
     """Repeated stories, continued by the standard model and by the sinks', which are dropped."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
@@ -25,41 +30,32 @@ def continuations(runs: list[Run]) -> list[str]:
 
     groups = by_variant(runs)
     if not {"standard", "sinks"} <= set(groups):
-        return [report.paragraph("Needs the variants standard and sinks.", "note")]
+        return [note("Needs the variants standard and sinks.")]
     seed = runs[0].seed
     corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
     documents = [corpus.tokens(i) for i in corpus.mixture.repeated]
     documents = [tokens for tokens in documents if len(tokens) >= 2 * OPENING_TOKENS]
     if not documents:
-        return [report.paragraph("The repeated documents are too short to be continued.", "note")]
-    decode, cuts = (
-        corpus.tokenizer.decode,
-        [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents],
-    )
+        return [note("The repeated documents are too short to be continued.")]
+    decode = corpus.tokenizer.decode
+    cuts = [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents]
     openings = [tokens[:cut] for tokens, cut in zip(documents, cuts, strict=True)]
     room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
     greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
-    originals = [
-        decode(tokens[cut:][: greedy.max_tokens])
-        for tokens, cut in zip(documents, cuts, strict=True)
-    ]
+    each = zip(documents, cuts, strict=True)
+    originals = [decode(tokens[cut:][: greedy.max_tokens]) for tokens, cut in each]
     written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        tails = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)(
-            openings, greedy
-        )
+        write = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+        tails = write(openings, greedy)
         written.append([decode(tail.tokens) for tail in tails])
-        alike.append(
-            np.mean(
-                [report.share_alike(*pair) for pair in zip(written[-1], originals, strict=True)]
-            )
-        )
+        pairs = zip(written[-1], originals, strict=True)
+        alike.append(np.mean([report.share_alike(*pair) for pair in pairs]))
+    shown = list(zip(openings, originals, *written, strict=True))[:STORIES_SHOWN]
     rows = [
         [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in both)]
-        for opening, original, *both in zip(
-            openings[:STORIES_SHOWN], originals, *written, strict=False
-        )
+        for opening, original, *both in shown
     ]
     return [
         report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words
@@ -73,16 +69,15 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Writes explore.html for the sink model of the first seed -> a link to it."""
     from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
 
-    of_seed = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
-    if "sinks" not in of_seed:
+    places = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
+    if "sinks" not in places:
         return []
     try:
-        found = explore(
-            of_seed["sinks"], standard=of_seed.get("standard"), oracle=of_seed.get("no_repeat")
-        )
+        oracle = places.get("no_repeat")
+        found = explore(places["sinks"], standard=places.get("standard"), oracle=oracle)
     except InputError as error:
-        return [report.paragraph(f"No page of documents, token by token: {error}.", "note")]
-    explore_page.write(out / "explore.html", found, f"What {of_seed['sinks'].name} remembers")
+        return [note(f"No page of documents, token by token: {error}.")]
+    explore_page.write(out / "explore.html", found, f"What {places['sinks'].name} remembers")
     return [
         report.link("explore.html", "Token by token: what the model remembers, and in which sinks")
     ]
@@ -91,9 +86,8 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
     """Tokens, >= at_least, of an opening of whole words: the rest starts with a word."""
     for cut in range(at_least, len(tokens)):
-        if tokenizer.decode(tokens[: cut + 1])[len(tokenizer.decode(tokens[:cut])) :].startswith(
-            (" ", "\n")
-        ):
+        before, after = tokenizer.decode(tokens[:cut]), tokenizer.decode(tokens[: cut + 1])
+        if after[len(before) :].startswith((" ", "\n")):
             return cut
     return at_least
 
@@ -108,19 +102,17 @@ def floor_sentence(runs: list[Run]) -> str:
     floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
     if not floors:
         return "The entropy of this text is not known, so no floor is drawn."
+    mean = np.mean(floors)
     return (
-        f"No model can be below the entropy floor on held-out stories: {np.mean(floors):.3f} "
-        "nats per token."
+        f"No model can be below the entropy floor on held-out stories: {mean:.3f} nats per token."
     )
 
 
 def _slows_at(config: Config) -> str:
     slows_at, power = config.sinks.slows_at, config.sinks.slowing_power
-    return (
-        f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much"
-        if slows_at
-        else "never"
-    )
+    if not slows_at:
+        return "never"
+    return f"from encounter {slows_at} on, ({slows_at} / encounter)^{power:g} as much"
 
 
 def _share_on(config: Config) -> str:
@@ -142,12 +134,15 @@ def with_intervals(
     return report.text_table([of, *columns], cells, len(columns))
 
 
-OPEN = ["the paper leaves open", "here"]
+def left_open(rows: list[list[str]] | str) -> str:
+    """A table of what the paper leaves open; `rows` may be written as text."""
+    rows = report.rows(rows) if isinstance(rows, str) else rows
+    return report.text_table(["the paper leaves open", "here"], rows)
 
 
 def choices(runs: list[Run], further: str = "") -> list[str]:
     """What the paper leaves open, and the choices made; `further` rows of a figure."""
-    more = [report.text_table(OPEN, report.rows(further))] if further else []
+    more = [left_open(further)] if further else []
     return [report.heading("Choices"), open_choices(runs), *more]
 
 
@@ -173,14 +168,9 @@ def open_choices(runs: list[Run]) -> str:
             stays within a document
     """)
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
-        choices.append(
-            [
-                "documents over a row",
-                f"truncated: {share:.1%} of the training tokens are never read",
-            ]
-        )
+        truncated = f"truncated: {share:.1%} of the training tokens are never read"
+        choices.append(["documents over a row", truncated])
     if any(config.data.repeats == "remove" for config in every):
-        choices.append(
-            ["budget without repeats", "the same epochs, and the same steps: two variants"]
-        )
-    return report.text_table(OPEN, choices)
+        budgets = "the same epochs, and the same steps: two variants"
+        choices.append(["budget without repeats", budgets])
+    return left_open(choices)
