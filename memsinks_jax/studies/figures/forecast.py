@@ -30,11 +30,10 @@ MACHINES = {"v5e-16": (flops.chip("TPU v5 lite"), 16), "H200": (flops.chip("NVID
 EFFICIENCY = 0.4
 
 NOTE = (
-    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the "
-    "peak, the optimizer's memory "
-    "traffic, the sum of gradients over chips, and the evaluations; no compiling, reading or "
-    "saving. `plan` compiles the "
-    "very step: of figure 4's model on v5e-16 it gives 79 ms and 7.8 GiB, this 37 ms and 5.7 GiB."
+    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, the "
+    "optimizer's memory traffic, the sum of gradients over chips, and the evaluations; no compiling, "
+    "reading or saving. `plan` compiles the very step: of figure 4's model on v5e-16 it gives 79 ms "
+    "and 7.8 GiB, this 37 ms and 5.7 GiB."
 )
 
 
@@ -60,9 +59,8 @@ class Forecast:
     needs: dict[str, Need]
 
     def to_dict(self) -> dict:
-        return dataclasses.asdict(self) | {
-            "needs": {name: need._asdict() for name, need in self.needs.items()}
-        }
+        needs = {name: need._asdict() for name, need in self.needs.items()}
+        return dataclasses.asdict(self) | {"needs": needs}
 
 
 def forecast(config: Config) -> Forecast:
@@ -83,12 +81,8 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
         columns += [f"{machine}: GiB a chip", "hours"]
     rows = []
     for name, one in zip(names, forecasts, strict=True):
-        row = [
-            name,
-            f"{one.steps:,}",
-            f"{one.tokens / 1e6:,.1f} M",
-            f"{one.parameters / 1e6:,.1f} M",
-        ]
+        millions = (f"{count / 1e6:,.1f} M" for count in (one.tokens, one.parameters))
+        row = [name, f"{one.steps:,}", *millions]
         for need in one.needs.values():
             too_much = " (too much)" if need.memory_gib > need.limit_gib else ""
             row += [f"{need.memory_gib:.1f} of {need.limit_gib:.1f}{too_much}", f"{need.hours:.2f}"]
@@ -130,18 +124,12 @@ def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     rows = config.training.batch_size * sinks.number_on(config.sinks, count)
     # Sparse sinks: at most those that are on for a batch with one document per row.
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
-    traffic = (
-        2
-        * (memory.STATE + memory.GRADIENT)
-        * updated
-        / memory.fsdp(config, chips)
-        / chip.hbm_bandwidth
-    )
+    memory_traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips)
+    traffic = memory_traffic / chip.hbm_bandwidth
     # In bfloat16, each sum goes out and back.
     communication = 0.0 if chips == 1 else 2 * 2 * computed * (chips - 1) / chips / chip.ici
-    measured = config.data.held_out_documents + config.data.repeated_documents * (
-        2 if config.sinks.kind != "none" else 1
-    )
+    own = 2 if config.sinks.kind != "none" else 1
+    measured = config.data.held_out_documents + config.data.repeated_documents * own
     forward = flops_per_token(config)["causal"] / 3 * measured * config.data.row_length
     evaluation = forward / (chips * chip.peak * EFFICIENCY)
     evaluations = math.ceil(steps / config.training.evaluate_every)

@@ -18,53 +18,37 @@ def write(
       contents: the results.json of each.
       about: the first entries of results.json.
     """
-    claims = {
-        name: [Claim.from_dict(claim) for claim in content["claims"]]
-        for name, content in contents.items()
-    }
-    sections = []
-    for name, of_figure in claims.items():
-        link = _page(name)
+    named = [
+        (name, Claim.from_dict(claim)) for name, of in contents.items() for claim in of["claims"]
+    ]
+    every, sections = [claim for _, claim in named], []
+    for name in contents:
+        of_figure = summary([claim for of, claim in named if of == name])
+        link = report.link(_page(name), f"The page of {name}")
         sections += [
             report.heading(figures[name].title),
             report.paragraph(figures[name].answer),
-            f"<p>Claims: {summary(of_figure)}. {report.link(link, f'The page of {name}')}</p>",
+            f"<p>Claims: {of_figure}. {link}</p>",
         ]
-    every = [claim for of_figure in claims.values() for claim in of_figure]
     columns, lines = report.claims_table(every)
-    names = [name for name, of_figure in claims.items() for _ in of_figure]
     rows = [
         [report.link(_page(name), name), *map(report.text, line)]
-        for name, line in zip(names, lines, strict=True)
+        for (name, _), line in zip(named, lines, strict=True)
     ]
     seeds = len(about["seeds"])
+    lead = f"""Claims: {summary(every)}, over {seeds} seed{"s" if seeds > 1 else ""}. With several seeds a claim holds
+        when its whole interval does."""
     content = {
         **about,
         "figures": {name: f"figure_{name}/results.json" for name in contents},
         "runs": [],
-        "claims": [
-            {**c.to_dict(), "id": f"{name}: {c.id}"}
-            for name, of_figure in claims.items()
-            for c in of_figure
-        ],
+        "claims": [{**claim.to_dict(), "id": f"{name}: {claim.id}"} for name, claim in named],
     }
+    table = report.table(["figure", *columns], rows, ["", *report.CLAIM_KINDS[: len(columns)]])
+    made = [report.heading("How it was made"), report.code(command)]
     report.write_json(out / "results.json", content)
-    report.write_page(
-        out / "index.html",
-        TITLE,
-        [
-            report.paragraph(
-                f"Claims: {summary(every)}, over {seeds} seed{'s' if seeds > 1 else ''}. With "
-                "several seeds a claim "
-                "holds when its whole interval does.",
-                "lead",
-            ),
-            report.table(["figure", *columns], rows, ["", *report.CLAIM_KINDS[: len(columns)]]),
-            *sections,
-            report.heading("How it was made"),
-            report.code(command),
-        ],
-    )
+    sections = [report.paragraph(lead, "lead"), table, *sections, *made]
+    report.write_page(out / "index.html", TITLE, sections)
     return content
 
 

@@ -129,13 +129,8 @@ class Panel(_Kind):
         runs = [run for group in table.groups.values() for run in group.values()]
         floors = [run.metrics["entropy_floor"] for run in runs if "entropy_floor" in run.metrics]
         if floors and self.floor:
-            axis.axhline(
-                np.mean(floors),
-                color="black",
-                linewidth=1,
-                linestyle=(0, (4, 3)),
-                label="entropy floor",
-            )
+            dashed = {"color": "black", "linewidth": 1, "linestyle": (0, (4, 3))}
+            axis.axhline(np.mean(floors), label="entropy floor", **dashed)
         axis.set(xlabel=self.x, ylabel=self.y)
         if self.from_zero:
             axis.set_ylim(0, None)
@@ -169,29 +164,18 @@ class Categories(_Kind):
         for number, (label, (colour, columns)) in enumerate(self.series.items()):
             shown = {place: values for place, values in enumerate(columns) if values}
             places = [place + step * (number - (len(self.series) - 1) / 2) for place in shown]
-            means, lows, highs = (
-                np.array([of(values) for values in shown.values()]) for of in (np.mean, min, max)
-            )
-            reach = [means - lows, highs - means]
+            of_shown = ([of(values) for values in shown.values()] for of in (np.mean, min, max))
+            means, lows, highs = map(np.array, of_shown)
+            reach, style = [means - lows, highs - means], {"color": colour, "label": label}
             if self.bars:
-                drawn = axis.barh(
-                    places,
-                    means,
-                    0.9 * step,
-                    xerr=reach,
-                    color=colour,
-                    label=label,
-                    error_kw={"linewidth": 1},
-                )
+                thin = {"linewidth": 1}
+                drawn = axis.barh(places, means, 0.9 * step, xerr=reach, error_kw=thin, **style)
                 axis.bar_label(drawn, fmt="%.2f", fontsize=7.5, padding=3)
             else:
-                axis.errorbar(
-                    places, means, yerr=reach, fmt="o", color=colour, label=label, markersize=6
-                )
+                axis.errorbar(places, means, yerr=reach, fmt="o", markersize=6, **style)
+        dotted = axis.axvline if self.bars else axis.axhline
         for height, colour in self.levels.items():
-            (axis.axvline if self.bars else axis.axhline)(
-                height, color=colour, linewidth=1, linestyle=":"
-            )
+            dotted(height, color=colour, linewidth=1, linestyle=":")
         (axis.set_yticks if self.bars else axis.set_xticks)(range(len(self.names)), self.names)
         if self.bars:
             axis.invert_yaxis()
@@ -211,34 +195,20 @@ class Scatter(_Kind):
     def draw(self, axis, table: Table) -> None:
         named: list[tuple[float, float]] = []
         for label, colour, style, x_PS, y_PS, names in self.curves:
-            x_P, y_P = x_PS.mean(axis=1), y_PS.mean(axis=1)
+            x_P, y_P, about = (
+                x_PS.mean(axis=1),
+                y_PS.mean(axis=1),
+                {"color": colour, "label": label},
+            )
             if self.whiskers:
-                axis.errorbar(
-                    x_P,
-                    y_P,
-                    _reach(y_PS),
-                    _reach(x_PS),
-                    style,
-                    color=colour,
-                    label=label,
-                    linewidth=1.4,
-                    markersize=4.5,
-                    elinewidth=0.7,
-                )
+                about |= {"linewidth": 1.4, "markersize": 4.5, "elinewidth": 0.7}
+                axis.errorbar(x_P, y_P, _reach(y_PS), _reach(x_PS), style, **about)
             else:
                 if x_PS.shape[1] > 1:
-                    axis.plot(
-                        x_PS, y_PS, style[1:] or style, color=colour, linewidth=0.7, alpha=0.35
-                    )
-                axis.plot(
-                    x_P,
-                    y_P,
-                    style,
-                    color=colour,
-                    label=label,
-                    linewidth=1.8,
-                    markersize=4 if style[1:] else 12,
-                )
+                    faint = {"linewidth": 0.7, "alpha": 0.35}
+                    axis.plot(x_PS, y_PS, style[1:] or style, color=colour, **faint)
+                about |= {"linewidth": 1.8, "markersize": 4 if style[1:] else 12}
+                axis.plot(x_P, y_P, style, **about)
             for name, x, y in zip(names, x_P, y_P, strict=False):
                 # else it would cover another
                 if not any(abs(x - a) < 0.02 and abs(y - b) < 0.035 for a, b in named):
@@ -269,18 +239,11 @@ class Matrix(_Kind):
 
     def draw(self, axis, table: Table) -> None:
         highest = self.values.max() if self.highest is None else self.highest
-        axis.imshow(
-            self.values, cmap="Reds", vmin=0, vmax=highest, origin=self.origin, aspect="auto"
-        )
+        colours = {"cmap": "Reds", "vmin": 0, "vmax": highest}
+        axis.imshow(self.values, origin=self.origin, aspect="auto", **colours)
         for (y, x), value in np.ndenumerate(self.values):
-            axis.text(
-                x,
-                y,
-                f"{value:.2f}",
-                ha="center",
-                va="center",
-                color="white" if value > highest / 2 else "black",
-            )
+            colour = "white" if value > highest / 2 else "black"
+            axis.text(x, y, f"{value:.2f}", ha="center", va="center", color=colour)
         axis.set_xticks(range(len(self.columns)), self.columns)
         axis.set_yticks(range(len(self.rows)), self.rows)
         axis.set(title=self.title, xlabel=self.x, ylabel=self.y)
@@ -298,52 +261,42 @@ def draw(
     rows=1,
 ) -> None:
     """Writes a picture of panels, row by row. A function is a panel that draws itself on an axis."""
-    figure, axes = plt.subplots(
-        rows, len(panels) // rows, figsize=size, sharey=sharey, layout="constrained", squeeze=False
-    )
+    shape = {"nrows": rows, "ncols": len(panels) // rows, "squeeze": False}
+    figure, axes = plt.subplots(**shape, figsize=size, sharey=sharey, layout="constrained")
     for axis, panel in zip(axes.flat, panels, strict=True):
         panel.draw(axis, table) if isinstance(panel, _Kind) else panel(axis)
     save(figure, path)
 
 
 def _draw_line(axis, table: Table, line: Line) -> None:
+    about = line.label, line.colour, line.style
     if isinstance(line.of, str):
         of = list(table.groups.get(line.of, {}).values())
         curves = [line.shown(run) if callable(line.shown) else run.curve(line.shown) for run in of]
         if curves and len(curves[0][0]):
             steps, values_SX = at_same_steps(curves)
-            band(axis, steps, values_SX.T, line.label, line.colour, line.style)
+            band(axis, steps, values_SX.T, *about)
         return
     columns = {
         x: table.column(line.shown, of) if isinstance(of, str) else of for x, of in line.of.items()
     }
     columns = {x: values for x, values in columns.items() if len(values)}
     if columns:
-        band(axis, list(columns), list(columns.values()), line.label, line.colour, line.style)
+        band(axis, list(columns), list(columns.values()), *about)
 
 
 def band(
-    axis,
-    x: Sequence[float],
-    columns: Sequence[Sequence[float]],
-    label: str | None,
-    colour,
-    style="-",
+    axis, x: Sequence, columns: Sequence[Sequence[float]], label: str | None, colour, style="-"
 ) -> None:
     """Means over seeds, and a band from the lowest to the highest. columns: values at every x."""
-    (line,) = axis.plot(
-        x, list(map(np.mean, columns)), style, color=colour, label=label, linewidth=1.8
-    )
+    means, lows, highs = (list(map(of, columns)) for of in (np.mean, min, max))
+    (line,) = axis.plot(x, means, style, color=colour, label=label, linewidth=1.8)
     if len(x) == 1 and line.get_marker() == "None":
         line.set_marker("o")  # a line of one point is invisible
-    axis.fill_between(
-        x, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.18, linewidth=0
-    )
+    axis.fill_between(x, lows, highs, color=colour, alpha=0.18, linewidth=0)
 
 
-def at_same_steps(
-    curves: list[tuple[Sequence[int], Sequence[float]]],
-) -> tuple[Sequence[int], np.ndarray]:
+def at_same_steps(curves: list[tuple]) -> tuple[Sequence[int], np.ndarray]:
     """(steps, values) of every seed -> (steps of the shortest run, values there (S, X),
     interpolated).
 
@@ -362,24 +315,26 @@ def name_lines(axis) -> None:
     apart, places = (high - low) * 0.065, []
     for line in lines:
         places.append(max([line.get_ydata()[-1], *(place + apart for place in places[-1:])]))
-    for line, place in zip(
-        lines, np.minimum(places, high - apart * np.arange(len(lines))[::-1]), strict=True
-    ):
+    places = np.minimum(places, high - apart * np.arange(len(lines))[::-1])
+    beside = axis.get_yaxis_transform()  # x in shares of the axis, y in its units
+    for line, place in zip(lines, places, strict=True):
+        x, y, colour = line.get_xdata()[-1], line.get_ydata()[-1], line.get_color()
+        arrow = {
+            "arrowstyle": "-",
+            "relpos": (0, 0.5),
+            "color": colour,
+            "linewidth": 0.7,
+            "alpha": 0.6,
+        }
         axis.annotate(
             line.get_label(),
-            (line.get_xdata()[-1], line.get_ydata()[-1]),
+            (x, y),
             (1.05, place),
             annotation_clip=False,
-            xycoords=axis.get_yaxis_transform() if line.get_xdata()[-1] == 1 else "data",
+            xycoords=beside if x == 1 else "data",
+            textcoords=beside,
             va="center",
             fontsize=9,
-            textcoords=axis.get_yaxis_transform(),
-            color=line.get_color(),
-            arrowprops={
-                "arrowstyle": "-",
-                "relpos": (0, 0.5),
-                "color": line.get_color(),
-                "linewidth": 0.7,
-                "alpha": 0.6,
-            },
+            color=colour,
+            arrowprops=arrow,
         )

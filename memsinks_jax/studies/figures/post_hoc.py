@@ -5,6 +5,7 @@ Measuring takes minutes, so results are cached next to the run, in NAME-seedN.po
 
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import math
@@ -18,6 +19,7 @@ import tqdm
 
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.panels import Curve
 from memsinks_jax.studies.figures.runs import Run
@@ -55,13 +57,8 @@ _FASTER = 10
 
 def measured(runs: list[Run], wanted: Callable[[Run], bool], methods: Sequence[str]) -> list[Run]:
     """Adds results of `methods` to the `details` of wanted runs, {method: of `removals`}."""
-    shown = sys.stderr.isatty()
-    with tqdm.tqdm(
-        total=sum(map(wanted, runs)) * len(methods),
-        desc="post-hoc methods",
-        unit="method",
-        disable=not shown,
-    ) as bar:
+    count, shown = sum(map(wanted, runs)) * len(methods), sys.stderr.isatty()
+    with tqdm.tqdm(total=count, desc="post-hoc methods", unit="method", disable=not shown) as bar:
         return [
             dataclasses.replace(r, details=removals(r, methods, bar.update)) if wanted(r) else r
             for r in runs
@@ -83,17 +80,14 @@ def removals(
     def measure(method: str) -> dict:
         begun = time.monotonic()
         found = (subject().edit if method in EDITS else subject().removal)(method)
-        logger.info(
-            "%s on %s, seed %d: %.0f s", method, run.variant, run.seed, time.monotonic() - begun
-        )
+        seconds = time.monotonic() - begun
+        logger.info("%s on %s, seed %d: %.0f s", method, run.variant, run.seed, seconds)
         return found
 
     there = {}
     for method in methods:
-        asked = _asked(method)
-        there[method] = {"asked": asked} | cached(
-            [run], f"post_hoc.{method}", asked, functools.partial(measure, method)
-        )
+        asked, make = _asked(method), functools.partial(measure, method)
+        there[method] = {"asked": asked} | cached([run], f"post_hoc.{method}", asked, make)
         progress()
     return there
 
@@ -101,33 +95,27 @@ def removals(
 def _asked(method: str) -> dict:
     """Everything besides the run that determines a measurement, as read back from JSON."""
     # Imported here and below: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.studies.baselines import (
-        balanced_subnet,
-        integrated_gradients,
-        learned_masks,
-        removal,
-        tuning,
-    )
+    from memsinks_jax.studies.baselines import balanced_subnet, learned_masks, removal, tuning
+    from memsinks_jax.studies.baselines import integrated_gradients as gradients
 
-    own = {
-        "hard_concrete": {
-            **dataclasses.asdict(_tuned()),
-            "strength": tuning.STRENGTHS,
-            "iterations": _iterations(),
-            "tuned_on": FEW,
-            "tuned_on_held_out": TUNED_ON_HELD_OUT,
-        },
-        "slimming": dataclasses.asdict(learned_masks.Slimming()),
-        "integrated_gradients": {"steps": integrated_gradients.STEPS},
-        "zero_out": {"documents": FEW},
-    }
-    edits = {"shares": SHARES, "layers": MOST_LAYERS} | (
-        {"documents": ORDINARY} if method == "kfac" else {}
+    found = (
+        {"shares": SHARES, "layers": MOST_LAYERS} if method in EDITS else {"ratios": removal.RATIOS}
     )
-    if method == "balanced_subnet":
-        edits = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
-        edits |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
-    found = edits if method in EDITS else {"ratios": removal.RATIOS, **own.get(method, {})}
+    if method == "hard_concrete":
+        found |= dataclasses.asdict(_tuned())
+        found |= {"strength": tuning.STRENGTHS, "iterations": _iterations()}
+        found |= {"tuned_on": FEW, "tuned_on_held_out": TUNED_ON_HELD_OUT}
+    elif method == "slimming":
+        found |= dataclasses.asdict(learned_masks.Slimming())
+    elif method == "integrated_gradients":
+        found |= {"steps": gradients.STEPS}
+    elif method == "zero_out":
+        found |= {"documents": FEW}
+    elif method == "kfac":
+        found |= {"documents": ORDINARY}
+    elif method == "balanced_subnet":
+        found = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
+        found |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
     return json.loads(json.dumps(found))
 
 
@@ -162,34 +150,20 @@ class _Subject:
     def removal(self, method: str) -> dict:
         from memsinks_jax.studies.baselines import removal, scores, tuning
 
-        repeated, settings, found = self._batches["repeated"], {}, {}
+        loss, params, settings, found = self._loss, self._params, {}, {}
+        repeated, held_out = self._batches["repeated"], self._batches["held_out"]
+        few = _first(repeated, FEW)
         if method == "hard_concrete":
-            trials = tuning.tune(
-                self._loss,
-                self._config,
-                self._params,
-                _first(repeated, FEW),
-                _first(self._batches["held_out"], TUNED_ON_HELD_OUT),
-                _tuned(),
-                iterations=_iterations(),
-            )
-            settings = {"settings": trials[0].settings}
-            found = {
-                "strength": trials[0].settings.strength,
-                "iterations": trials[0].settings.iterations,
-            }
-        measured_on = _first(repeated, FEW) if method == "zero_out" else repeated
-        scores_RLF = scores.METHODS[method](self._config, self._params, measured_on, **settings)
-        forgotten = {
-            name: self._batches[name] for name in ("repeated", "canary") if name in self._batches
-        }
-        curves = removal.tradeoff(
-            self._loss,
-            self._params,
-            scores.over_documents(scores_RLF),
-            forgotten,
-            self._batches["held_out"],
-        )
+            about = loss, self._config, params, few, _first(held_out, TUNED_ON_HELD_OUT), _tuned()
+            best = tuning.tune(*about, iterations=_iterations())[0].settings
+            settings = {"settings": best}
+            found = {"strength": best.strength, "iterations": best.iterations}
+        measured_on = few if method == "zero_out" else repeated
+        scores_RLF = scores.METHODS[method](self._config, params, measured_on, **settings)
+        names = [name for name in ("repeated", "canary") if name in self._batches]
+        forgotten = {name: self._batches[name] for name in names}
+        scores_LF = scores.over_documents(scores_RLF)
+        curves = removal.tradeoff(loss, params, scores_LF, forgotten, held_out)
         return {"found": found} | {
             name: [point._asdict() for point in curve] for name, curve in curves.items()
         }
@@ -210,17 +184,14 @@ class _Subject:
     def _in_layers(self, method: str) -> Iterable[tuple[dict, dict]]:
         from memsinks_jax.studies.baselines import curvature
 
-        of = (
-            curvature.factors(self._config, self._params, self._ordinary())
-            if method == "kfac"
-            else None
-        )
+        of = None
+        if method == "kfac":
+            of = curvature.factors(self._config, self._params, self._ordinary())
         entries = curvature.entries_of(self._params, of)
         count = self._config.model.layers
         for width in range(1, min(MOST_LAYERS, count) + 1):
-            for layers in (
-                tuple(range(first, first + width)) for first in range(count - width + 1)
-            ):
+            for first in range(count - width + 1):
+                layers = tuple(range(first, first + width))
                 for share in SHARES:
                     edited = curvature.edited(self._params, entries, layers, share)
                     yield {"layers": list(layers), "share": share}, edited
@@ -229,13 +200,13 @@ class _Subject:
         from memsinks_jax.studies.baselines import balanced_subnet, fronts
 
         lost, stays = fronts.half(self._batches["repeated"], 0), self._ordinary()
-        for ratio in RATIOS:
-            for weight in WEIGHTS:
-                settings = balanced_subnet.Settings(ratio=ratio, weight=weight)
-                edited = balanced_subnet.balanced_subnet(
-                    self._config, self._params, lost, stays, settings
-                )
-                yield {"ratio": ratio, "weight": weight}, edited
+        for ratio, weight in itertools.product(RATIOS, WEIGHTS):
+            of = balanced_subnet.Settings(ratio=ratio, weight=weight)
+            edit = balanced_subnet.balanced_subnet
+            yield (
+                {"ratio": ratio, "weight": weight},
+                edit(self._config, self._params, lost, stays, of),
+            )
 
     def _ordinary(self) -> list[dict]:
         """Batches of documents that were read once."""
@@ -285,9 +256,7 @@ def cost_at(run: Run, methods: Iterable[str], forgetting: float, of: str = "repe
     reached = min(delta_val_at(points, forgetting) for points in curves)
     if math.isfinite(reached):
         return reached
-    return max(
-        (point for points in curves for point in points), key=lambda p: p.forgetting
-    ).delta_val
+    return max(itertools.chain(*curves), key=lambda point: point.forgetting).delta_val
 
 
 PLANE = {
@@ -301,12 +270,8 @@ def traced(
     runs: list[Run], method: str, label: str, colour: str, style: str = "o-", of: str = "repeated"
 ) -> Curve:
     """A method in the PLANE (degradation has the paper's sign), from the untouched model on."""
-    points_SR2 = np.array(
-        [
-            [(0.0, 0.0), *((p.forgetting, -p.delta_val) for p in curve(run, method, of))]
-            for run in runs
-        ]
-    )
+    curves = [[(p.forgetting, -p.delta_val) for p in curve(run, method, of)] for run in runs]
+    points_SR2 = np.array([[(0.0, 0.0), *points] for points in curves])
     return Curve(label, colour, style, *points_SR2.transpose(2, 1, 0))
 
 
@@ -316,17 +281,9 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     if not runs:
         return []
     asked = {method: runs[0].details[method]["asked"] for method in methods}
-    chosen = sorted(
-        {
-            "strength {strength:g}, {iterations} iterations".format(
-                **run.details["hard_concrete"]["found"]
-            )
-            for run in runs
-        }
-    )
-    pruning = asked["hard_concrete"]
-    descriptions = dict(
-        report.rows(f"""
+    pruning, words = asked["hard_concrete"], "strength {strength:g}, {iterations} iterations"
+    chosen = sorted({words.format(**run.details["hard_concrete"]["found"]) for run in runs})
+    searched = report.rows(f"""
         hard_concrete | a mask for each repeated document; strength of {_listed(pruning["strength"])} and iterations of
             {_listed(pruning["iterations"])} chosen as in the paper, by the lowest held-out loss after dropping, on
             {pruning["tuned_on"]} of the repeated documents and {pruning["tuned_on_held_out"]} held-out ones. A tenth of the
@@ -338,46 +295,30 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
         activation | every repeated document
         random | chance alone
     """)
-    )
+    rows = [[LABELS[method], words] for method, words in searched if method in methods]
     return [
-        report.text_table(
-            ["method", "how it finds the neurons"],
-            [[LABELS[method], descriptions[method]] for method in methods],
-        ),
-        report.paragraph(
-            f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
-            drops the neurons with the highest scores: the shares {_listed(pruning["ratios"])} of every layer.""",
-            "note",
-        ),
+        report.text_table(["method", "how it finds the neurons"], rows),
+        shared.note(f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
+            drops the neurons with the highest scores: the shares {_listed(pruning["ratios"])} of every layer."""),
     ]
 
 
 def how_edits(runs: list[Run]) -> str:
     """For a page: how weights were edited, and the settings chosen in the first run."""
-    descriptions = dict(
-        report.rows(f"""
+    edited = report.rows(f"""
         kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; curvature of
             {ORDINARY} documents that were read once, labels drawn by the model
         svd | the same matrices and shares, of the squares of their singular values
         balanced_subnet | {_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the
             repeated documents and {ORDINARY} that were read once
     """)
-    )
-    found = {
-        method: "; ".join(
-            ", ".join(f"{name} {value}" for name, value in one.items()) for one in of["found"]
-        )
-        for method, of in runs[0].details.items()
-        if method in EDITS
-    }
-    rows = [
-        [
-            label,
-            f"{descriptions[method]}. Chosen on every other document: {found[method] or 'nothing'}",
-        ]
-        for method, label in EDITS.items()
-        if method in found
-    ]
+    rows = []
+    for method, how in edited:
+        if method in runs[0].details:
+            chosen = runs[0].details[method]["found"]
+            listed = (", ".join(f"{name} {value}" for name, value in one.items()) for one in chosen)
+            found = "; ".join(listed) or "nothing"
+            rows.append([EDITS[method], f"{how}. Chosen on every other document: {found}"])
     return report.text_table(["method", "how it edits"], rows)
 
 
