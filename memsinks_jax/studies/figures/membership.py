@@ -8,6 +8,7 @@ corpus is that of `membership_corpus`. Variants differ only in sinks and ids.
 import importlib.util
 import logging
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,13 +25,8 @@ from memsinks_jax.studies.figures.table import Table
 logger = logging.getLogger(__name__)
 
 _READ = {"general.files": "{out}/corpus/ladder", "data.ids": "near_duplicate"}
-_SINKS = _READ | {
-    "sinks.sampling": "floyd",
-    "sinks.sparse": True,
-    "sinks.pool": 16_384,
-    "sinks.active": 256,
-    "sinks.slows_at": 4,
-}
+_POOL = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 16_384}
+_SINKS = _READ | _POOL | {"sinks.active": 256, "sinks.slows_at": 4}
 VARIANTS = {
     "standard": Variation("standard", _READ),
     "sinks_paper": Variation("sinks_paper", _READ),
@@ -46,14 +42,7 @@ _VIEWS = {
     "dropped": "sinks dropped",
     "twin": "never read (twin)",
 }
-_COLOURS = {
-    "standard": "#c0392b",
-    "on": "#1e8449",
-    "paper": "#d68910",
-    "content": "#7d3c98",
-    "dropped": "#1f618d",
-    "twin": "#7f8c8d",
-}
+_COLOURS = ("#c0392b", "#1e8449", "#d68910", "#7d3c98", "#1f618d", "#7f8c8d")  # of the views
 _MODES = {
     "own": "own, as in training",
     "dropped": "dropped",
@@ -98,15 +87,13 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def _metrics(run: Run, view: str) -> dict[str, float]:
     ladder, bound, grid = (run.details[name].get(view) for name in ("ladder", "bound", "grid"))
-    return {
-        **{f"auc_{bucket}": ladder["auc"][str(bucket)]["value"] for bucket in _times()},
-        **{
-            f"reference_{bucket}": ladder["auc_reference"][str(bucket)]["value"]
-            for bucket in _times()
-        },
-        **({"epsilon": bound["epsilon"]} if bound else {}),
-        **({"recited": max(grid["recited"])} if grid else {}),
+    found = {
+        f"{name}_{bucket}": ladder[of][str(bucket)]["value"]
+        for name, of in (("auc", "auc"), ("reference", "auc_reference"))
+        for bucket in _times()
     }
+    found |= {"epsilon": bound["epsilon"]} if bound else {}
+    return found | ({"recited": max(grid["recited"])} if grid else {})
 
 
 def _known(run: Run, view: str, losses_of: dict, key: str) -> float:
@@ -123,13 +110,9 @@ def learned(run: Run, view: str, level: float) -> float:
 def worth(run: Run, view: str, level: float) -> float:
     """Exact copies from which standard training learns what a view does from an edited one."""
     losses_of = {one: found["loss"] for one, found in run.details["ladder"].items()}
-    ladder = np.maximum.accumulate(
-        [_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS]
-    )
-    return float(
-        np.expm1(np.interp(learned(run, view, level), ladder, np.log1p(list(corpus.BUCKETS))))
-        / corpus.COPIES
-    )
+    known = [_known(run, "standard", losses_of, str(bucket)) for bucket in corpus.BUCKETS]
+    reads, ladder = np.log1p(list(corpus.BUCKETS)), np.maximum.accumulate(known)
+    return float(np.expm1(np.interp(learned(run, view, level), ladder, reads)) / corpus.COPIES)
 
 
 def closed(run: Run, level: float) -> float:
@@ -139,43 +122,34 @@ def closed(run: Run, level: float) -> float:
 
 def _largest_difference(run: Run) -> float:
     """Of the AUCs over the grid, sinks dropped minus the twin's."""
-    return float(
-        np.max(np.subtract(*(run.details["grid"][view]["auc"] for view in ("dropped", "twin"))))
-    )
+    aucs = (run.details["grid"][view]["auc"] for view in ("dropped", "twin"))
+    return float(np.max(np.subtract(*aucs)))
 
 
 def _statements() -> str:
     """None is in the paper, which does not choose documents at random."""
-    stories_read = {
-        bucket: f"stories read {bucket} time{'s' if bucket > 1 else ''}" for bucket in _times()
-    }
-    epsilon = """
+    read = {times: f"stories read {times} time{'s' if times > 1 else ''}" for times in _times()}
+    by_times = "".join(
+        f"""
+auc_{times} | AUC of {stories}: sinks dropped minus the twin's
+    | -0.1 <= dropped_view.auc_{times} - twin_view.auc_{times} <= 0.1
+reference_{times} | AUC of {stories} against the twin as reference: sinks dropped
+    | 0.4 <= dropped_view.reference_{times} <= 0.6"""
+        for times, stories in read.items()
+    )
+    return f"""
+test_sees | standard: AUC of stories read {max(read)} times (the test can see)
+    | standard_view.auc_{max(read)} >= 0.95
+{by_times}
 epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
 epsilon | sinks dropped: lower bound of epsilon minus the twin's, if standard's is more than that above it
-    | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon > 0.5) <= 0.5"""
-    return (
-        f"""
-test_sees | standard: AUC of stories read {max(stories_read)} times (the test can see)
-    | standard_view.auc_{max(stories_read)} >= 0.95"""
-        + (
-            "".join(
-                f"""
-auc_{bucket} | AUC of {stories}: sinks dropped minus the twin's
-    | -0.1 <= dropped_view.auc_{bucket} - twin_view.auc_{bucket} <= 0.1
-reference_{bucket} | AUC of {stories} against the twin as reference: sinks dropped
-    | 0.4 <= dropped_view.reference_{bucket} <= 0.6"""
-                for bucket, stories in stories_read.items()
-            )
-            + epsilon
-        )
-        + """
+    | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon > 0.5) <= 0.5
 recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
 grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference | largest_difference(sinks) <= 0.1
 near_copies | stories known from copies with 10% of the words replaced: share removed, over exact copies'
     | share_removed(sinks, 0.1) / share_removed(sinks, 0.0) >= 0.9
 general | held-out stories: loss, sinks dropped, over standard's
     | sinks.held_out_loss / standard.held_out_loss <= 1"""
-    )
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -195,68 +169,59 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         if view != "twin"
     }
     names = {"held_out": "held-out", "often": "read often", "auc": "AUC", "recited": "recited"}
-    ways = {
-        f"{title}: {mode}": [
-            [run.details["modes"][variant][way][name] for run in measured] for name in names
-        ]
-        for variant, title in (("paper", "as published"), ("sinks", "open on return"))
-        for way, mode in _MODES.items()
-    }
+    ways = {}
+    for variant, title in (("paper", "as published"), ("sinks", "open on return")):
+        for way, mode in _MODES.items():
+            found = [run.details["modes"][variant][way] for run in measured]
+            ways[f"{title}: {mode}"] = [[of[name] for of in found] for name in names]
+    times = [f"read {bucket}" for bucket in _times()]
+    edited, worth_of = (
+        [f"{level:.0%} edited" for level in corpus.LEVELS],
+        "exact copies that one copy is worth",
+    )
+    caption = "Share of stories that are recited, by tokens given, one panel per model."
     return [
         report.heading("An auditor who has the twin"),
-        shared.with_intervals(
-            [f"read {bucket}" for bucket in _times()], aucs, 2, "AUC, loss below the twin's"
-        ),
-        report.paragraph(
-            """A reference model that has read none of the stories removes the difficulty of each story. It
-            is the strongest of these attacks, for an auditor who can train such a model.""",
-            "note",
-        ),
+        shared.with_intervals(times, aucs, 2, "AUC, loss below the twin's"),
+        shared.note("""A reference model that has read none of the stories removes the difficulty of each story. It
+            is the strongest of these attacks, for an auditor who can train such a model."""),
         report.heading("Every starting point of an auditor"),
-        report.picture(
-            out / "grid.png",
-            "Share of stories that are recited, by tokens given, one panel per model.",
-        ),
-        report.paragraph(
-            """Share of the often-read stories whose next tokens a model generates exactly, by the tokens
-            given, the tokens of the story before those, and whether other text precedes them in the context.""",
-            "note",
-        ),
+        report.picture(out / "grid.png", caption),
+        shared.note("""Share of the often-read stories whose next tokens a model generates exactly, by the tokens
+            given, the tokens of the story before those, and whether other text precedes them in the context."""),
         report.heading("Edited copies, their original never read"),
-        shared.with_intervals(
-            [f"{level:.0%} edited" for level in corpus.LEVELS],
-            copies,
-            2,
-            "exact copies that one copy is worth",
-        ),
-        report.paragraph(
-            f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
+        shared.with_intervals(edited, copies, 2, worth_of),
+        shared.note(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
             ids by near-duplicate cluster (or by content where stated). Worth: the number of exact copies from which
-            the standard model learns as much.""",
-            "note",
-        ),
+            the standard model learns as much."""),
         report.heading("Ways to set the sinks"),
         shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
-        report.paragraph(
-            """Nats per token of held-out and of often-read stories; AUC of the latter against stories never
-            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document.""",
-            "note",
-        ),
+        shared.note("""Nats per token of held-out and of often-read stories; AUC of the latter against stories never
+            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document."""),
     ]
 
 
 def panels(table: Table) -> list[Panel | Categories]:
     """AUC by number of reads, the bound of epsilon, what is learned from edited copies."""
-    ceilings = [
+    bounds = [
         run.details["bound"]["dropped"] for run in table.groups.get("dropped_view", {}).values()
     ]
 
+    def aucs(run: Run) -> tuple[list[int], list[float]]:
+        return _times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]
+
     def by_level(run: Run) -> tuple[list[float], list[float]]:
         view = run.variant.removesuffix("_view")
-        return [100 * level for level in corpus.LEVELS], [
-            learned(run, view, level) for level in corpus.LEVELS
+        of_levels = [learned(run, view, level) for level in corpus.LEVELS]
+        return [100 * level for level in corpus.LEVELS], of_levels
+
+    def lines(shown: Callable) -> list[Line]:
+        return [
+            Line(f"{view}_view", shown, label, colour, "o-")
+            for (view, label), colour in zip(_VIEWS.items(), _COLOURS, strict=True)
         ]
 
+    epsilons = [table.column("epsilon", f"{view}_view") for view in _VIEWS]
     return [
         Panel(
             title="distinguished from stories never read",
@@ -264,16 +229,7 @@ def panels(table: Table) -> list[Panel | Categories]:
             y="AUC, by loss",
             log=True,
             legend=None,
-            lines=[
-                Line(
-                    f"{view}_view",
-                    lambda run: (_times(), [run.metrics[f"auc_{bucket}"] for bucket in _times()]),
-                    label,
-                    _COLOURS[view],
-                    "o-",
-                )
-                for view, label in _VIEWS.items()
-            ],
+            lines=lines(aucs),
             levels={0.5: "black"},
             ticks={bucket: str(bucket) for bucket in _times()},
             settings={"ylim": (0.4, 1.02)},
@@ -283,13 +239,8 @@ def panels(table: Table) -> list[Panel | Categories]:
             names=list(_VIEWS.values()),
             bars=True,
             legend=None,
-            series={
-                "epsilon": (
-                    list(_COLOURS.values()),
-                    [table.column("epsilon", f"{view}_view") for view in _VIEWS],
-                )
-            },
-            levels={bound["ceiling"]: "black" for bound in ceilings[:1] if bound},
+            series={"epsilon": (list(_COLOURS), epsilons)},
+            levels={bound["ceiling"]: "black" for bound in bounds[:1] if bound},
             x="epsilon; dotted: all that the test could show",
         ),
         Panel(
@@ -298,11 +249,7 @@ def panels(table: Table) -> list[Panel | Categories]:
             from_zero=False,
             y="nats per token, beyond unread stories",
             levels={0: "black"},
-            lines=[
-                Line(f"{view}_view", by_level, label, _COLOURS[view], "o-")
-                for view, label in _VIEWS.items()
-                if view != "twin"
-            ],
+            lines=lines(by_level)[:-1],  # the twin's is 0
         ),
     ]
 
@@ -312,32 +259,18 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     from memsinks_jax.studies.figures import membership_measures as measures
 
     cells = len(measures.PLACES), len(measures.PREFIXES), len(measures.OFFSETS)
-    values = {
-        view: np.mean([run.details["grid"][view]["recited"] for run in measured], axis=0).reshape(
-            cells
-        )
-        for view in measures.GRID
-    }
-    draw(
-        FIGURE.of(measured),
-        [
-            Matrix(
-                title="" if row else _VIEWS[view],
-                x="offset",
-                y=f"{place}\ntokens given",
-                values=values[view][row],
-                highest=1,
-                rows=measures.PREFIXES,
-                columns=measures.OFFSETS,
-                origin="lower",
+    axes = {"rows": measures.PREFIXES, "columns": measures.OFFSETS, "origin": "lower", "highest": 1}
+    panels = []
+    for row, place in enumerate(measures.PLACES):
+        for view in measures.GRID:
+            recited = [run.details["grid"][view]["recited"] for run in measured]
+            values, title = (
+                np.mean(recited, axis=0).reshape(cells)[row],
+                "" if row else _VIEWS[view],
             )
-            for row, place in enumerate(measures.PLACES)
-            for view in measures.GRID
-        ],
-        path,
-        size=(12, 5.4),
-        rows=len(measures.PLACES),
-    )
+            about = {"title": title, "x": "offset", "y": f"{place}\ntokens given"}
+            panels.append(Matrix(values=values, **about, **axes))
+    draw(FIGURE.of(measured), panels, path, size=(12, 5.4), rows=len(measures.PLACES))
 
 
 FIGURE = Figure(
@@ -346,17 +279,13 @@ FIGURE = Figure(
         dropped, only first encounters show, because they train the shared neurons. An auditor with a model that has not
         read the stories sees as much of those read four times as after standard training, and next to nothing of those
         read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
     views=views,
     seen=[f"{view}_view" for view in _VIEWS],
-    metrics=[
-        "epsilon",
-        "recited",
-        *(f"{name}_{bucket}" for name in ("auc", "reference") for bucket in _times()),
-    ],
+    metrics=["epsilon", "recited"]
+    + [f"{name}_{bucket}" for name in ("auc", "reference") for bucket in _times()],
     measures={"largest_difference": _largest_difference, "share_removed": closed},
     columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()}
     | {"epsilon": "epsilon", "recited": "recited"},

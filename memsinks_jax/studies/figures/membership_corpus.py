@@ -60,19 +60,15 @@ def layout() -> Layout:
     drawn = coins.permutation(np.repeat(list(BUCKETS), list(BUCKETS.values()))).tolist()
     ladder = [placed(text, [text] * times) for times, text in zip(drawn, drawn_texts, strict=False)]
     heads = coins.integers(2, size=CANARIES).tolist()
-    canaries = [
-        placed(text, [text] * READ * head) for head, text in zip(heads, drawn_texts, strict=False)
-    ]
+    flips = zip(heads, drawn_texts, strict=False)
+    canaries = [placed(text, [text] * READ * head) for head, text in flips]
     words = [word for placed in ladder for word in placed.text.split()]
     near = []
     for level in LEVELS:
         for number in range(ORIGINALS):
             text = next(drawn_texts)
-            near.append(
-                placed(
-                    text, copies(text, level, words, number, COPIES) if level else [text] * COPIES
-                )
-            )
+            edited = copies(text, level, words, number, COPIES) if level else [text] * COPIES
+            near.append(placed(text, edited))
     return Layout(ladder, canaries, near, records)
 
 
@@ -83,6 +79,5 @@ def write(folder: pathlib.Path) -> None:
     others = [stories.story(_WORLD, number).text for number in range(first, first + len(ladder))]
     plain = [stories.story(_WORLD, number).text for number in range(ONCE + UNREAD)]
     kinds = {"stories": plain, "ladder": ladder, "twin": others}
-    corpora.write(
-        folder, {name: [(name, text) for text in texts] for name, texts in kinds.items()}, "loose"
-    )
+    records = {name: [(name, text) for text in texts] for name, texts in kinds.items()}
+    corpora.write(folder, records, "loose")

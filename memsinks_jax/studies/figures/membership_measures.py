@@ -29,12 +29,8 @@ PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the docu
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
 VIEWS = {
-    "standard": ("standard", "drop"),
-    "on": ("sinks", "own"),
-    "paper": ("sinks_paper", "drop"),
-    "content": ("content", "drop"),
-    "dropped": ("sinks", "drop"),
-    "twin": ("twin", "drop"),
+    **{"standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("sinks_paper", "drop")},
+    **{"content": ("content", "drop"), "dropped": ("sinks", "drop"), "twin": ("twin", "drop")},
 }
 GRID = ("standard", "on", "dropped", "twin")  # views that are measured at all places
 
@@ -62,18 +58,15 @@ def measure(runs: dict[str, Run]) -> dict:
         found[view] = read(Subject(view, models[variant], mode), parts)
     times = np.array([placed.times for placed in layout.ladder])
     heads = np.array([placed.times > 0 for placed in layout.canaries])
-    texts = [placed.text for placed in layout.ladder]
+    texts, twin = [placed.text for placed in layout.ladder], found["twin"][0]
+    of_pieces = times[_long(asked["sinks"].ladder)]
+    both = {"paper": "sinks_paper", "sinks": "sinks"}
     return {
-        "ladder": {
-            view: ladder(each[0], found["twin"][0], texts, times) for view, each in found.items()
-        },
+        "ladder": {view: ladder(each[0], twin, texts, times) for view, each in found.items()},
         "bound": {view: bound(each[1], heads) for view, each in found.items()},
-        "grid": {view: grid(found[view][4], times[_long(asked["sinks"].ladder)]) for view in GRID},
+        "grid": {view: grid(found[view][4], of_pieces) for view in GRID},
         "near_copies": {view: near_copies(each[2]) for view, each in found.items()},
-        "modes": {
-            name: modes(models[variant], asked[variant], times)
-            for name, variant in (("paper", "sinks_paper"), ("sinks", "sinks"))
-        },
+        "modes": {name: modes(models[of], asked[of], times) for name, of in both.items()},
     }
 
 
@@ -94,27 +87,18 @@ def read(subject: Subject, parts: Sequence[Documents]) -> list[list[Reading]]:
 def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
     of_run = workdirs.read_corpus(run.workdir)
     start = of_run.table.bounds[-2]  # the ladder's corpus comes last
+    encode, room = model.tokenizer.encode, model.config.data.row_length - 1
 
     def documents(of: Sequence[Placed]) -> Documents:
-        tokens = [
-            model.tokenizer.encode(placed.text)[: model.config.data.row_length - 1] for placed in of
-        ]
+        tokens = [encode(placed.text)[:room] for placed in of]
         identities = np.stack([ids.content_id(each) for each in tokens])
         read = np.array([placed.record for placed in of])
         identities[read >= 0] = of_run.identities(start + read[read >= 0])
         return Documents(tokens, identities, np.array([placed.times for placed in of]))
 
-    ladder, unread = (
-        documents(layout.ladder),
-        of_role(of_run, model.config, "held_out", str(run.workdir)),
-    )
-    return Asked(
-        ladder,
-        documents(layout.canaries),
-        documents(layout.near),
-        unread,
-        together(list(_pieces(ladder, unread))),
-    )
+    ladder, canaries, near = map(documents, layout[:3])
+    unread = of_role(of_run, model.config, "held_out", str(run.workdir))
+    return Asked(ladder, canaries, near, unread, together(list(_pieces(ladder, unread))))
 
 
 def cells() -> list[tuple[str, int, int]]:
@@ -124,24 +108,19 @@ def cells() -> list[tuple[str, int, int]]:
 
 def _long(documents: Documents) -> np.ndarray:
     """Indices of documents with room for every cell, so that all cells use the same documents."""
-    return np.flatnonzero(
-        [len(tokens) >= max(OFFSETS) + max(PREFIXES) + SUFFIX for tokens in documents.tokens]
-    )
+    least = max(OFFSETS) + max(PREFIXES) + SUFFIX
+    return np.flatnonzero([len(tokens) >= least for tokens in documents.tokens])
 
 
 def _pieces(documents: Documents, others: Documents):
     """Documents for every cell: other text, the prefix, then the tokens to recite."""
     which = _long(documents)
     for place, prefix, offset in cells():
-        tokens = [
-            np.concatenate(
-                [
-                    others.tokens[i % len(others.tokens)][: PLACES[place]],
-                    documents.tokens[i][offset : offset + prefix + SUFFIX],
-                ]
-            )
-            for i in which.tolist()
-        ]
+        tokens = []
+        for i in which.tolist():
+            before = others.tokens[i % len(others.tokens)][: PLACES[place]]
+            piece = documents.tokens[i][offset : offset + prefix + SUFFIX]
+            tokens.append(np.concatenate([before, piece]))
         yield documents.chosen(which)._replace(tokens=tokens)
 
 
@@ -180,10 +159,8 @@ def bound(readings: list[Reading], heads: np.ndarray) -> dict[str, float] | None
     except ImportError:
         return None
     scores = -_loss(readings)
-    scores_of = {
-        "epsilon": scores,
-        "ceiling": np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads)),
-    }
+    best = np.where(heads, 1.0, 0.0) + 1e-6 * np.arange(len(heads))
+    scores_of = {"epsilon": scores, "ceiling": best}
     return {
         name: float(CanaryScoreAuditor(of[heads], of[~heads]).epsilon_clopper_pearson(SIGNIFICANCE))
         for name, of in scores_of.items()
@@ -223,40 +200,33 @@ def modes(model: Trained, asked: Asked, times: np.ndarray) -> dict[str, dict[str
     sinks. unused: those of an unused id. Shared neurons scaled, sinks dropped: published, by (g +
     p) / g; width, by how much sinks widen an MLP.
     """
-    config, params, embedding_VD = (
-        model.config,
-        model.params,
-        np.asarray(model.params["token_embedding"]),
-    )
+    config, params = model.config, model.params
+    embedding_VD = np.asarray(params["token_embedding"])
     which, first = _long(asked.ladder), cells().index(("first", PREFIXES[-1], 0))
     openings = asked.pieces.chosen(slice(first * len(which), (first + 1) * len(which)))
     every = together([asked.ladder, asked.unread, openings])
-    known = together(
-        [part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)]
-    )
+    known = [part.chosen(part.opened_in(model)) for part in (asked.ladder, asked.canaries)]
     opened = every._replace(opened=np.ones(len(every.tokens), bool))
+    similar = nearest(every, together(known), embedding_VD)
     unused = np.tile(neurons.unused_ids(config, 1), (len(every.tokens), 1))
     ways = {
         "own": ("own", every, params),
         "dropped": ("drop", every, params),
-        "nearest": ("own", opened._replace(identities=nearest(every, known, embedding_VD)), params),
+        "nearest": ("own", opened._replace(identities=similar), params),
         "unused": ("own", opened._replace(identities=unused), params),
     }
-    ways |= {
-        f"scaled_{name}": ("drop", every, rescaling.scaled(config, params, by))
-        for name, by in rescaling.factors(config).items()
-    }
+    for name, by in rescaling.factors(config).items():
+        ways[f"scaled_{name}"] = "drop", every, rescaling.scaled(config, params, by)
     found = {}
     for name, (mode, documents, weights) in ways.items():
-        readings = forced.read(
-            Subject(name, dataclasses.replace(model, params=weights), mode), documents
-        )
+        subject = Subject(name, dataclasses.replace(model, params=weights), mode)
+        readings = forced.read(subject, documents)
         loss, count = _loss(readings), len(times)
-        written = readings[-len(which) :]
+        written, often = readings[-len(which) :], loss[:count][times >= OFTEN]
         found[name] = {
             "held_out": float(loss[count : -len(which)].mean()),
-            "often": float(loss[:count][times >= OFTEN].mean()),
-            "auc": intervals.auc(-loss[:count][times >= OFTEN], -loss[:count][times == 0]).value,
+            "often": float(often.mean()),
+            "auc": intervals.auc(-often, -loss[:count][times == 0]).value,
             "recited": _recited([written[i] for i in np.flatnonzero(times[which] >= OFTEN)]),
         }
     return found
@@ -279,8 +249,7 @@ def nearest(documents: Documents, others: Documents, embedding_VD: np.ndarray) -
     )
     centre = theirs.mean(axis=0)
     means, theirs = (x - centre for x in (means, theirs))
-    alike = (
-        means @ theirs.T / np.linalg.norm(means, axis=1)[:, None] / np.linalg.norm(theirs, axis=1)
-    )
+    sizes, of_theirs = (np.linalg.norm(x, axis=1) for x in (means, theirs))
+    alike = means @ theirs.T / sizes[:, None] / of_theirs
     alike[(documents.identities[:, None] == others.identities).all(axis=-1)] = -np.inf
     return others.identities[alike.argmax(axis=1)]

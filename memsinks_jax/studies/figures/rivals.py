@@ -25,12 +25,8 @@ from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import LOSSES, Table
 
 OURS = "on_return"  # the method whose default is compared with all others
-NOTHING, LABELS, COPIES, COUNTS = (
-    "nothing",
-    "which documents are repeated",
-    "all copies",
-    "how often the document was read so far",
-)
+NOTHING, LABELS, COPIES = "nothing", "which documents are repeated", "all copies"
+COUNTS = "how often the document was read so far"
 LATER = "nothing; after training, which documents"
 
 
@@ -50,7 +46,7 @@ class Method(NamedTuple):
     style: str = "o-"
 
 
-_CAPS = (64, 32, 16, 8, 4, 2, 1)
+_CAPPED, _CAPS = "training.repeats_capped_at", (64, 32, 16, 8, 4, 2, 1)
 _SAME_STEPS = {"training.count_removed_repeats": True}
 _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
 
@@ -70,53 +66,26 @@ _PAPER = {
     "sinks_paper": ("0.3", Variation("sinks_paper")),
     "sinks_paper_active_0.5": ("0.5", Variation("sinks_paper", {"sinks.active_fraction": 0.5})),
 }
+_OURS = {
+    "sinks_slows_0": ("never slowed", Variation("sinks", {"sinks.slows_at": 0})),
+    "sinks_slows_32": ("32", Variation("sinks", {"sinks.slows_at": 32})),
+    "sinks": ("16", Variation("sinks")),
+    "sinks_slows_8": ("8", Variation("sinks", {"sinks.slows_at": 8})),
+}
+_POOLS = {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()}
+_SCALED = {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()}
+_CAP_STEPS = _varied("cap_steps", "standard", _CAPPED, _CAPS, **_SAME_STEPS)
+_CAP_EPOCHS = _varied("cap_epochs", "standard", _CAPPED, _CAPS)
+_SINGLE, _SAME = _alone("no_repeat"), _alone("no_repeat_steps")
 METHODS = {
-    OURS: Method(
-        "sinks that open on return",
-        COUNTS,
-        "#1f618d",
-        {
-            "sinks_slows_0": ("never slowed", Variation("sinks", {"sinks.slows_at": 0})),
-            "sinks_slows_32": ("32", Variation("sinks", {"sinks.slows_at": 32})),
-            "sinks": ("16", Variation("sinks")),
-            "sinks_slows_8": ("8", Variation("sinks", {"sinks.slows_at": 8})),
-        },
-    ),
-    "pool": Method(
-        "the same, sparse",
-        COUNTS,
-        "#148f77",
-        {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.items()},
-        style="^-",
-    ),
+    OURS: Method("sinks that open on return", COUNTS, "#1f618d", _OURS),
+    "pool": Method("the same, sparse", COUNTS, "#148f77", _POOLS, style="^-"),
     "paper": Method("sinks as published", NOTHING, "#5dade2", _PAPER, style="s-"),
-    "rescaled": Method(
-        "as published, the rest scaled up",
-        NOTHING,
-        "#aed6f1",
-        {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()},
-        style="s:",
-    ),
-    "cap_steps": Method(
-        "repeats capped, same steps",
-        COPIES,
-        "#1c2833",
-        _varied("cap_steps", "standard", "training.repeats_capped_at", _CAPS, **_SAME_STEPS),
-        True,
-    ),
-    "cap_epochs": Method(
-        "repeats capped, same epochs",
-        COPIES,
-        "#7f8c8d",
-        _varied("cap_epochs", "standard", "training.repeats_capped_at", _CAPS),
-        True,
-    ),
-    "no_repeat": Method(
-        "no repeats, same epochs", COPIES, "#7f8c8d", _alone("no_repeat"), style="X-"
-    ),
-    "no_repeat_steps": Method(
-        "no repeats, same steps", COPIES, "#1c2833", _alone("no_repeat_steps"), style="X-"
-    ),
+    "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1", _SCALED, style="s:"),
+    "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", _CAP_STEPS, True),
+    "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", _CAP_EPOCHS, True),
+    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", _SINGLE, style="X-"),
+    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", _SAME, style="X-"),
     "goldfish": Method(
         "goldfish",
         NOTHING,
@@ -166,29 +135,11 @@ VARIANTS = {"standard": Variation("standard")} | {
     name: of for name, of in _POINTS.items() if name not in RESCALED
 }
 # One of each training program: their steps are timed.
-TIMED = (
-    "standard",
-    "sinks_paper",
-    "sinks",
-    *_SIZES,
-    "dp_0.1",
-    "sgtm_0",
-    "gradient_masking",
-    "gradient_detach",
-)
+TIMED = ("standard", "sinks_paper", "sinks", *_SIZES, "dp_0.1", "sgtm_0")
+TIMED += ("gradient_masking", "gradient_detach")
 # One point of each method: an audit compares what it leaks with the oracle.
-ASKED = (
-    "standard",
-    "sinks",
-    "pool_4096",
-    "sinks_paper",
-    "cap_steps_8",
-    "no_repeat_steps",
-    "goldfish_4",
-    "dp_0.1",
-    "sgtm_0",
-    "gradient_masking",
-)
+ASKED = ("standard", "sinks", "pool_4096", "sinks_paper", "cap_steps_8", "no_repeat_steps")
+ASKED += ("goldfish_4", "dp_0.1", "sgtm_0", "gradient_masking")
 GIVEN = 50  # tokens that recitation begins with
 LEAKS = {"AUC, loss": "auc_loss", "recited": f"exact_{GIVEN}"}
 _ATTACKED = {"relearning": "relearned", "gap": "gap_before", "gap, calibrated": "gap_after"}
@@ -227,10 +178,8 @@ def places_after(standard: Run, method: str) -> list[Place]:
     """Where a post-hoc method takes the standard model, on the documents it was evaluated on."""
     found = []
     for point in post_hoc.curve(standard, method):
-        repeated, held_out = (
-            point.repeated_loss - point.forgetting,
-            point.held_out_loss - point.delta_val,
-        )
+        repeated = point.repeated_loss - point.forgetting
+        held_out = point.held_out_loss - point.delta_val
         gap = (point.held_out_loss - point.repeated_loss) / (held_out - repeated)
         found.append(Place(point.held_out_loss / held_out, 1 - gap))
     return found
@@ -263,9 +212,8 @@ def known_at(places: Sequence[Place], repeated: Sequence[float], closed: float) 
     """The lowest repeated loss, over standard's (nats), that closes at least `closed`, or inf."""
     from memsinks_jax.studies.baselines.removal import delta_val_at
 
-    return delta_val_at(
-        _points([(p.closed, more) for p, more in zip(places, repeated, strict=True)]), closed
-    )
+    pairs = [(p.closed, more) for p, more in zip(places, repeated, strict=True)]
+    return delta_val_at(_points(pairs), closed)
 
 
 def _points(pairs: Sequence[tuple[float, float]]) -> list:
@@ -287,52 +235,39 @@ def measure(runs: list[Run]) -> list[Run]:
     groups = by_variant(runs)
     if set(groups) != set(VARIANTS):
         return runs  # takes minutes: only with all variants
-    from memsinks_jax.studies.figures import rivals_measures  # jax takes seconds to import
+    from memsinks_jax.studies.figures import rivals_measures as measures  # jax takes seconds
 
-    runs = post_hoc.measured(
-        runs, lambda run: run.variant == "standard", (*post_hoc.METHODS, *post_hoc.EDITS)
-    )
-    asked = [run for run in runs if run.variant in ASKED]
-    leaks = {
-        run.workdir: rivals_measures.leaks(
-            run, *(groups[name][run.seed] for name in ("standard", "no_repeat"))
-        )
-        for run in asked
-    }
+    methods = (*post_hoc.METHODS, *post_hoc.EDITS)
+    runs = post_hoc.measured(runs, lambda run: run.variant == "standard", methods)
+    more: dict[pathlib.Path, dict] = {run.workdir: {} for run in runs}
+    for run in runs:
+        if run.variant in ASKED:
+            others = (groups[name][run.seed] for name in ("standard", "no_repeat"))
+            more[run.workdir]["leaks"] = measures.leaks(run, *others)
     timed = [run for run in runs if run.variant in TIMED and run.seed == runs[0].seed]
-    milliseconds = cached(
-        timed,
-        "step_times",
-        {},
-        lambda: {run.variant: run.details["step_ms"] for run in step_times.measure(timed)},
-    )
-    more = {run.workdir: {"leaks": leaks[run.workdir]} for run in asked}
+
+    def time() -> dict[str, list[float]]:
+        return {run.variant: run.details["step_ms"] for run in step_times.measure(timed)}
+
+    milliseconds = cached(timed, "step_times", {}, time)
     for run in timed:
-        more[run.workdir] = more.get(run.workdir, {}) | {"step_ms": milliseconds[run.variant]}
+        more[run.workdir]["step_ms"] = milliseconds[run.variant]
     rescaled = [
-        rivals_measures.rescaled(run, name)
-        for name, of in RESCALED.items()
-        for run in groups[of].values()
+        measures.rescaled(run, name) for name, of in RESCALED.items() for run in groups[of].values()
     ]
-    return [
-        dataclasses.replace(run, details=run.details | more.get(run.workdir, {})) for run in runs
-    ] + rescaled
+    runs = [dataclasses.replace(run, details=run.details | more[run.workdir]) for run in runs]
+    return runs + rescaled
 
 
 def _lead_over(rival: str, standard: Run, *runs: Run) -> float:
     """Our lead over a rival at our default's held-out loss; `runs` of our curve, then of its."""
-    ours, (mine, theirs) = (
-        METHODS[OURS].points,
-        (runs[: len(METHODS[OURS].points)], runs[len(METHODS[OURS].points) :]),
-    )
-    places = dict(zip(ours, (place(run, standard) for run in mine), strict=True))
-    rivals = (
-        [place(run, standard) for run in theirs]
-        if rival in METHODS
-        else places_after(standard, rival)
-    )
-    whole = rival not in METHODS or METHODS[rival].whole
-    return lead(list(places.values()), rivals, places["sinks"].held_out, whole)
+    ours, of_method = METHODS[OURS].points, METHODS.get(rival)
+    places = [place(run, standard) for run in runs]
+    mine, theirs = places[: len(ours)], places[len(ours) :]
+    held_out = mine[list(ours).index("sinks")].held_out
+    if of_method is None:
+        return lead(mine, places_after(standard, rival), held_out, True)
+    return lead(mine, theirs, held_out, of_method.whole)
 
 
 def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
@@ -346,17 +281,17 @@ def _more_known(standard: Run, sinks: Run, *capped: Run) -> float:
 def statements() -> str:
     """Our lead over each rival at equal held-out loss, and in knowledge over capped repeats."""
     ours = METHODS[OURS]
-    rivals = [
-        (name, of.label, of.knows, of.points)
+    rivals = {
+        name: (of.label, of.knows, of.points)
         for name, of in METHODS.items()
         if name not in (OURS, "pool")
-    ]
-    rivals += [(name, label, LATER, ()) for name, label in _POST_HOC.items()]
+    }
+    rivals |= {name: (label, LATER, ()) for name, label in _POST_HOC.items()}
     return "".join(
         f"""
 beats_{name} | share of the gap closed at the same held-out loss: {ours.label} minus {label} (knows beforehand: {knows})
     | lead_over('{name}', {", ".join(["standard", *ours.points, *points])}) >= 0"""
-        for name, label, knows, points in rivals
+        for name, (label, knows, points) in rivals.items()
     ) + "".join(
         f"""
 known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most that a cap closes:
@@ -388,9 +323,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     rows, shown = {}, LEAKS | _ATTACKED
     for name in ASKED:
-        found = [
-            run.details["leaks"] for run in groups.get(name, {}).values() if "leaks" in run.details
-        ]
+        found = [run.details.get("leaks") for run in groups.get(name, {}).values()]
+        found = [of for of in found if of is not None]
         if found:
             rows[_label(name)] = [[of[key] for of in found if key in of] for key in shown.values()]
     if not rows:
@@ -398,15 +332,12 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     return [
         report.heading("What still leaks"),
         shared.with_intervals(list(shown), rows, of="model without its sinks"),
-        report.paragraph(
-            f"""AUC: probability that a repeated document has a lower loss than a held-out one.
+        shared.note(f"""AUC: probability that a repeated document has a lower loss than a held-out one.
             Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
             was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
             neither has read; at 1 it is learned anew. Gap: held-out minus repeated loss, on every other document, before
             and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over
-            seeds.""",
-            "note",
-        ),
+            seeds."""),
     ]
 
 
@@ -419,27 +350,19 @@ def _costs(groups: dict[str, dict[int, Run]]) -> str:
         mine = [next(iter(groups[name].values())) for name in method.points if name in groups]
         time_ratio = memory_ratio = "–"
         if standard and mine:
-            configs = [workdirs.read_config(run.workdir) for run in (mine[-1], standard)]
-            memory_ratio = (
-                f"{np.divide(*(sum(needed(config, 1).values()) for config in configs)):.2f}"
-            )
-            timed = [run for run in mine if "step_ms" in run.details]
+            one, other = (workdirs.read_config(run.workdir) for run in (mine[-1], standard))
+            memory_ratio = f"{sum(needed(one, 1).values()) / sum(needed(other, 1).values()):.2f}"
+            timed = [run.details["step_ms"] for run in mine if "step_ms" in run.details]
             if timed and "step_ms" in standard.details:
-                time_ratio = f"{np.median(np.divide(timed[-1].details['step_ms'], standard.details['step_ms'])):.2f}"
-            elif (configs[0].sinks, configs[0].optimizer) == (
-                configs[1].sinks,
-                configs[1].optimizer,
-            ):
+                time_ratio = f"{np.median(np.divide(timed[-1], standard.details['step_ms'])):.2f}"
+            elif (one.sinks, one.optimizer) == (other.sinks, other.optimizer):
                 time_ratio = "1"  # the same program
-        rows.append([*map(report.text, (method.label, time_ratio, memory_ratio, method.knows))])
-    rows.append([*map(report.text, ("post hoc methods", "1", "1", LATER))])
-    columns = [
-        "method",
-        "time of a step over standard's",
-        "memory of a step over standard's",
-        "must know beforehand",
-    ]
-    return report.table(columns, rows, ["", "number", "number", ""])
+        rows.append([method.label, time_ratio, memory_ratio, method.knows])
+    rows.append(["post hoc methods", "1", "1", LATER])
+    ratios = ["time of a step over standard's", "memory of a step over standard's"]
+    rows = [list(map(report.text, row)) for row in rows]
+    kinds = ["", "number", "number", ""]
+    return report.table(["method", *ratios, "must know beforehand"], rows, kinds)
 
 
 def _curves(table: Table) -> Iterator[tuple]:
@@ -449,38 +372,34 @@ def _curves(table: Table) -> Iterator[tuple]:
     standard = table.groups.get("standard", {})
     for method in METHODS.values() if standard else ():
         if shown := [name for name in method.points if name in table.groups]:
-            found = np.array(
+            of_points = [
                 [
-                    [
-                        (*place(run, standard[seed]), known(run))
-                        for seed, run in table.groups[name].items()
-                    ]
-                    for name in shown
+                    (*place(run, standard[seed]), known(run))
+                    for seed, run in table.groups[name].items()
                 ]
-            )
+                for name in shown
+            ]
             knobs = [method.points[name][0] for name in shown]
-            yield method.label, method.colour, method.style, knobs, *np.moveaxis(found, 2, 0)
+            found = np.moveaxis(np.array(of_points), 2, 0)
+            yield method.label, method.colour, method.style, knobs, *found
     for name, colour in _DASHED.items():
         if standard and all(name in run.details for run in standard.values()):
             # Its points differ between seeds: averages what each closes at the same held-out loss.
             places = [places_after(run, name) for run in standard.values()]
             closed = np.array([[closed_at(of, allowed) for of in places] for allowed in _ALLOWED])
             before = np.broadcast_to([known(run) for run in standard.values()], closed.shape)
-            yield (
-                _POST_HOC[name],
-                colour,
-                ".--",
-                [],
-                np.broadcast_to(_ALLOWED[:, None], closed.shape),
-                closed,
-                before,
-            )
+            allowed = np.broadcast_to(_ALLOWED[:, None], closed.shape)
+            yield _POST_HOC[name], colour, ".--", [], allowed, closed, before
 
 
 def panels(table: Table) -> list[AnyPanel]:
     """The frontier, and knowledge if allowed against the rest of the gap."""
-    found = list(_curves(table))
-    lowest = min([0.92, *(x_PS.mean(axis=1).min() for *_, names, x_PS, _, _ in found if names)])
+    frontier, ends, lowest = [], [], 0.92
+    for label, colour, style, names, held_out, closed, before in _curves(table):
+        frontier.append(Curve(label, colour, style, held_out, closed, names))
+        ends.append(Curve(label, colour, style, 1 - closed, before))
+        if names:
+            lowest = min(lowest, held_out.mean(axis=1).min())
     limits = {"xlim": (-0.1, 1.05)}
     if unread := table.groups.get("no_repeat"):
         limits["ylim"] = (-0.05, 1.2 * max(map(known, unread.values())))
@@ -489,10 +408,7 @@ def panels(table: Table) -> list[AnyPanel]:
             title="what is forgotten, and what that costs",
             x="held-out loss over standard's",
             y="share of the gap closed",
-            curves=[
-                Curve(label, colour, style, held_out, closed, names)
-                for label, colour, style, names, held_out, closed, _ in found
-            ],
+            curves=frontier,
             whiskers=True,
             upright={1: "black"},
             legend=None,
@@ -502,10 +418,7 @@ def panels(table: Table) -> list[AnyPanel]:
             title="both ends of the switch",
             x="share of the gap that is left when removed",
             y="loss on repeated documents when allowed (nats)",
-            curves=[
-                Curve(label, colour, style, 1 - closed, before)
-                for label, colour, style, _, _, closed, before in found
-            ],
+            curves=ends,
             whiskers=True,
             settings=limits,
             legend={"loc": "center left", "bbox_to_anchor": (1, 0.5)},
@@ -519,7 +432,6 @@ FIGURE = Figure(
         say before training what will have to go: a cap takes the memory from everybody. Where the repeats are known and
         nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other text gets the steps
         that it saves. Where no other text is to get them, held-out loss is higher with a cap than with sinks.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
     seen=RESCALED,

@@ -18,32 +18,23 @@ def rescaled(run: Run, name: str) -> Run:
     """A run under another name, with the losses that it has with its shared neurons scaled up."""
 
     def evaluate() -> dict[str, float]:
-        model = open_run(run.workdir)
-        params = rescaling.scaled(
-            model.config, model.params, rescaling.factors(model.config)["published"]
-        )
-        found = dict(
-            Memorization(
-                workdirs.read_corpus(run.workdir), DocumentLoss(model.config), model.opened
-            ).run(params)
-        )
+        model, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)
+        factor = rescaling.factors(model.config)["published"]
+        params = rescaling.scaled(model.config, model.params, factor)
+        measure = Memorization(corpus, DocumentLoss(model.config), model.opened)
+        found = dict(measure.run(params))
         return {loss: found[loss] for loss in ("held_out_loss", "repeated_loss")}
 
-    return dataclasses.replace(
-        run, variant=name, metrics=run.metrics | cached([run], "rescaled", {}, evaluate), lines=[]
-    )
+    metrics = run.metrics | cached([run], "rescaled", {}, evaluate)
+    return dataclasses.replace(run, variant=name, metrics=metrics, lines=[])
 
 
 def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
     """{measure: its value} for the exported model; without what it does not allow."""
+    attacks, remembering = ("calibration", "relearning"), standard.workdir
+    models = [run, standard, oracle]
     if run.variant == "standard":  # has lost nothing that could be relearned
         attacks, remembering, models = ("calibration",), None, [run, oracle]
-    else:
-        attacks, remembering, models = (
-            ("calibration", "relearning"),
-            standard.workdir,
-            [run, standard, oracle],
-        )
 
     def ask() -> dict[str, float]:
         places = {"standard": remembering, "oracle": oracle.workdir}
@@ -52,11 +43,8 @@ def leaks(run: Run, standard: Run, oracle: Run) -> dict[str, float]:
         name = next(iter(found["subjects"]))
         measured = found["subjects"][name]["all"]
         leaks = {key: measured[key]["value"] for key in LEAKS.values() if key in measured}
-        if calibrated := attacked["calibration"]:
-            gaps = {
-                when: of["non_members"] - of["members"] for when, of in calibrated[name].items()
-            }
-            leaks |= {f"gap_{when}": gap for when, gap in gaps.items()}
+        for when, of in (attacked["calibration"] or {name: {}})[name].items():
+            leaks[f"gap_{when}"] = of["non_members"] - of["members"]
         if relearned := attacked["relearning"]:
             read, unread = (relearned[of]["few"]["ratio"] for of in ("members", "never_seen"))
             leaks |= {"relearned": read / unread} if read is not None and unread else {}
