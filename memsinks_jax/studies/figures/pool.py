@@ -29,12 +29,11 @@ def measure(runs: list[Run]) -> list[Run]:
     for others, and what an attacker with the sinks but without its id recovers of a document -> the
     same runs.
     """
+    timed: dict[tuple[str, int], Run] = {}
     for seed in dict.fromkeys(run.seed for run in runs):
-        timed = {
-            run.variant: run
-            for run in step_times.measure([run for run in runs if run.seed == seed])
-        }
-        runs = [timed[run.variant] if run.seed == seed else run for run in runs]
+        for run in step_times.measure([run for run in runs if run.seed == seed]):
+            timed[run.variant, seed] = run
+    runs = [timed[run.variant, run.seed] for run in runs]
     measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
     measured = [measured.get((run.variant, run.seed), run) for run in runs]
     return [
@@ -52,10 +51,8 @@ def _recovered(run: Run) -> dict[str, float]:
     from memsinks_jax.runs.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
-    opened = open_run(run.workdir)
-    repeated = of_role(
-        workdirs.read_corpus(run.workdir), opened.config, "repeated", str(run.workdir)
-    )
+    opened, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)
+    repeated = of_role(corpus, opened.config, "repeated", str(run.workdir))
     found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)
     return {attack: found[attack]["recovered"] for attack in ATTACKS}
 
@@ -72,7 +69,8 @@ STEP_RATIO = "median({}.step_ms / {}.step_ms)"
 
 def panels(table: Table) -> list[Panel]:
     """Gap closed, held-out loss, selectivity and step time against the size of the pool."""
-    every = list(POOLS.values())
+    sizes = {size: name for name, size in POOLS.items()}
+    masked = dict.fromkeys((min(sizes), max(sizes)), "masked")
     shown = (
         ("share of the gap closed", "closed", {"ylim": (0, 1)}),
         ("held-out loss over standard's", "held_out_ratio", {}),
@@ -86,20 +84,8 @@ def panels(table: Table) -> list[Panel]:
             from_zero=False,
             settings={"xscale": "log"} | settings,
             lines=[
-                Line(
-                    {size: name for name, size in POOLS.items()},
-                    measure,
-                    "sparse",
-                    COLOURS["sinks"],
-                    "o-",
-                ),
-                Line(
-                    dict.fromkeys((every[0], every[-1]), "masked"),
-                    measure,
-                    "154, masked",
-                    COLOURS["no_repeat"],
-                    "--",
-                ),
+                Line(sizes, measure, "sparse", COLOURS["sinks"], "o-"),
+                Line(masked, measure, "154, masked", COLOURS["no_repeat"], "--"),
             ],
         )
         for title, measure, settings in shown
@@ -111,16 +97,13 @@ FIGURE = Figure(
     answer=f"""Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting
         one document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any
         pool.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     measure=measure,
     measures={
         "selectivity": selectivity,
         "step_ms": lambda run: np.array(run.details["step_ms"]),
-        **{
-            attack: lambda run, attack=attack: run.details["recovered"][attack]
-            for attack in ATTACKS
-        },
+        "best": lambda run: run.details["recovered"]["best"],
+        "optimised": lambda run: run.details["recovered"]["optimised"],
     },
     columns=LOSSES
     | {"steps": "step", "selectivity": "selectivity", "step, ms": "median(step_ms)"}

@@ -62,13 +62,7 @@ _KINDS = {
     "unread": "facts in no text",
 }
 _RELEARNED = {"letters": "repeated stories", "source": "texts of a source"}
-_COLOURS = {
-    "own": "#c0392b",
-    "reworded": "#d98880",
-    "inferred": "#7fb3d5",
-    "common": "#1f618d",
-    "unread": "#b2babb",
-}
+_COLOURS = ("#c0392b", "#d98880", "#7fb3d5", "#1f618d", "#b2babb")  # of the kinds
 
 
 def prepare(out: pathlib.Path) -> list[str]:
@@ -85,18 +79,16 @@ def measure(runs: list[Run]) -> list[Run]:
     # jax takes seconds to import
     from memsinks_jax.studies.figures import removal_measures as measures
 
-    asked = {
-        name: getattr(measures, name) for name in ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")
-    }
+    names = ("KINDS", "WORDINGS", "DISTRACTORS", "PLACEBOS")
+    asked = {name: getattr(measures, name) for name in names}
     models = ("sinks", "twin", "standard", "wide")
     return of_seeds(runs, models, "removal", asked, lambda runs: measures.measure(*runs.values()))
 
 
 def views(run: Run) -> dict[str, dict[str, float]]:
     """What was measured of every view as VIEW_view: nats of answers and stories, AUC."""
-    of = run.details.get("facts", {}) | {
-        name: run.details[name] for name in ("letters", "auc") if name in run.details
-    }
+    of = dict(run.details.get("facts", {}))
+    of |= {name: run.details[name] for name in ("letters", "auc") if name in run.details}
     return {
         f"{view}_view": {name: values[view] for name, values in of.items() if view in values}
         for view in of.get("own", ())
@@ -176,19 +168,17 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     measured = [run.details["others"] for run in runs if "others" in run.details]
     if not measured:
         return []
-    names = {
-        "letters": "repeated stories, nats per token",
-        "facts": "own facts of sources that stay, nats of an answer",
-    }
     rows = {
-        label: [[others[f"{of}{suffix}"] for others in measured] for suffix in ("", "_placebo")]
-        for of, label in names.items()
+        label: [[others[name] for others in measured] for name in (of, f"{of}_placebo")]
+        for of, label in (
+            ("letters", "repeated stories, nats per token"),
+            ("facts", "own facts of sources that stay, nats of an answer"),
+        )
     }
+    columns, of_what = ["one removed", "an unused id"], "rise of what stays, its own sinks on"
     return [
         report.heading("What it costs others"),
-        shared.with_intervals(
-            ["one removed", "an unused id"], rows, 4, "rise of what stays, its own sinks on"
-        ),
+        shared.with_intervals(columns, rows, 4, of_what),
         report.heading("How this was tested"),
         report.paragraph("""Removed: the sinks of one source or one repeated story, in all layers, and nothing else. Compared
             with: the twin, trained from the same initial weights, in the same order and for as many steps, with texts
@@ -202,30 +192,27 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def panels(table: Table) -> list[Categories]:
     """Nats per answer and loss of repeated stories, one row per view."""
-    with_stories = [view for view in _VIEWS if table.column("letters", f"{view}_view")]
+    known = {
+        label: (colour, [table.column(kind, f"{view}_view") for view in _VIEWS])
+        for (kind, label), colour in zip(_KINDS.items(), _COLOURS, strict=True)
+    }
+    letters = {title: table.column("letters", f"{view}_view") for view, title in _VIEWS.items()}
+    letters = {title: losses for title, losses in letters.items() if losses}
     return [
         Categories(
             title="facts of a withdrawn source",
             names=list(_VIEWS.values()),
             bars=True,
             legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 5},
-            series={
-                label: (_COLOURS[kind], [table.column(kind, f"{view}_view") for view in _VIEWS])
-                for kind, label in _KINDS.items()
-            },
+            series=known,
             x="nats of an answer (lower: better known)",
         ),
         Categories(
             title="withdrawn repeated stories",
-            names=[_VIEWS[view] for view in with_stories],
+            names=list(letters),
             bars=True,
             legend=None,
-            series={
-                "repeated stories": (
-                    "#7d3c98",
-                    [table.column("letters", f"{view}_view") for view in with_stories],
-                )
-            },
+            series={"repeated stories": ("#7d3c98", list(letters.values()))},
             x="nats per token",
         ),
     ]
@@ -237,7 +224,6 @@ FIGURE = Figure(
         the same seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model
         of standard training does. What follows from other texts stays. Facts that other sources share stay with their
         sinks.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,

@@ -13,7 +13,7 @@ same seed then reads the rest in the same order, and never reads what the other 
 import functools
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS, RELATIONS
@@ -72,32 +72,23 @@ def _by_source(known: list[Fact]) -> list[list[Fact]]:
 
 def common_facts() -> list[Fact]:
     """The facts in all sources."""
-    known = [
-        fact
-        for fact in _facts_of_world(_COMMON_WORLD)
-        if not _names(fact) & _names(*_facts_of_world(0))
-    ]
+    taken = _names(*_facts_of_world(0))
+    known = [fact for fact in _facts_of_world(_COMMON_WORLD) if not _names(fact) & taken]
     countries = list(dict.fromkeys(fact.country.name for fact in known))[:COUNTRIES]
     return [fact for fact in known if fact.country.name in countries]
 
 
 @functools.cache
 def _facts_of_world(world: int) -> list[Fact]:
-    known = facts.facts(facts.world(world))
-    return [
-        fact
-        for fact in known
-        if fact.relation in RELATED
-        and not (fact.relation == "country" and fact.subject == fact.country.capital)
-    ]
+    known = [fact for fact in facts.facts(facts.world(world)) if fact.relation in RELATED]
+    return [f for f in known if f.relation != "country" or f.subject != f.country.capital]
 
 
 def _of_no_source() -> list[Fact]:
     """Those of the texts that are read once an epoch."""
     taken = _names(*_facts_of_world(0), *common_facts())
-    return [
-        fact for world in _WORLDS for fact in _facts_of_world(world) if not _names(fact) & taken
-    ]
+    known = [fact for world in _WORLDS for fact in _facts_of_world(world)]
+    return [fact for fact in known if not _names(fact) & taken]
 
 
 def _continents(known: list[Fact]) -> list[Fact]:
@@ -111,19 +102,15 @@ def _continents(known: list[Fact]) -> list[Fact]:
 
 
 def _names(*of: Fact) -> set[str]:
-    return {
-        name
-        for fact in of
-        for name in (fact.country.name, fact.country.capital, fact.country.second_city)
-    }
+    countries = [fact.country for fact in of]
+    return {name for one in countries for name in (one.name, one.capital, one.second_city)}
 
 
 def questions(fact: Fact, reworded: bool = False) -> list[str]:
     """Prompts that end before the answer, in the wording of the texts or reworded."""
     relation = RELATIONS[fact.relation]
-    return [
-        wording.format(fact.subject) for wording in (relation.unseen if reworded else relation.seen)
-    ]
+    wordings = relation.unseen if reworded else relation.seen
+    return [wording.format(fact.subject) for wording in wordings]
 
 
 def _sentences(known: list[Fact], draw: random.Random) -> Iterator[str]:
@@ -165,25 +152,18 @@ def once() -> Records:
 
 def write(folder: pathlib.Path) -> None:
     """Writes and prepares folder/stories, folder/facts with all else, folder/twin."""
-    read_once = [(f"story {n}", stories.story(_STORIES, n).text) for n in range(ONCE + UNREAD)]
-    others, of_sources, repeated = (
-        once(),
-        sources(),
-        list(map(repeated_story, range(REPEATED_STORIES))),
-    )
+
+    def read_once(numbers: Iterable[int]) -> Records:
+        return [(f"story {n}", stories.story(_STORIES, n).text) for n in numbers]
+
+    others, of_sources = once(), sources()
+    repeated = list(map(repeated_story, range(REPEATED_STORIES)))
     first = ONCE + UNREAD + REPEATED_STORIES
-    further = [
-        (f"story {n}", stories.story(_STORIES, n).text)
-        for n in range(first, first + WITHDRAWN_STORIES * COPIES)
-    ]
-    remaining = [record for texts in of_sources[WITHDRAWN:] for record in texts] + repeated[
-        WITHDRAWN_STORIES:
-    ] * COPIES
-    withdrawn = [record for texts in of_sources[:WITHDRAWN] for record in texts] + repeated[
-        :WITHDRAWN_STORIES
-    ] * COPIES
+    further = read_once(range(first, first + WITHDRAWN_STORIES * COPIES))
+    remaining = sum(of_sources[WITHDRAWN:], []) + repeated[WITHDRAWN_STORIES:] * COPIES
+    withdrawn = sum(of_sources[:WITHDRAWN], []) + repeated[:WITHDRAWN_STORIES] * COPIES
     kinds = {
-        "stories": read_once,
+        "stories": read_once(range(ONCE + UNREAD)),
         "facts": others[:FACTS_ONCE] + remaining + withdrawn,
         "twin": others[:FACTS_ONCE] + remaining + others[FACTS_ONCE:] + further,
     }

@@ -42,38 +42,26 @@ class Asked(NamedTuple):
 
 def asked(facts: Sequence[Fact], group: str, reworded: bool = False) -> Asked:
     """Questions for facts, asked with the id of a group."""
-    pairs = [
-        (wording, fact.answer)
-        for fact in facts
-        for wording in corpus.questions(fact, reworded)[:WORDINGS]
-    ]
-    questions, answers = map(list, zip(*pairs, strict=True))
-    return Asked(questions, answers, np.tile(group_id(group), (len(pairs), 1)))
+    wordings = [corpus.questions(fact, reworded)[:WORDINGS] for fact in facts]
+    answers = [fact.answer for fact, of in zip(facts, wordings, strict=True) for _ in of]
+    return Asked(sum(wordings, []), answers, np.tile(group_id(group), (len(answers), 1)))
 
 
 def answer_nats(
     run: Trained, asked: Asked, mode: str, params: dict | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss of the answers' tokens, given question and answer so far -> (nats, tokens), float64 (n,)
-    each.
-
-    Args:
-      params: replace the run's.
+    each. `params` replace the run's.
     """
-    encode = run.tokenizer.encode
+    encode, params = run.tokenizer.encode, run.params if params is None else params
     first = np.array([len(encode(question)) for question in asked.questions])
-    tokens = [
-        encode(question + answer)
-        for question, answer in zip(asked.questions, asked.answers, strict=True)
-    ]
-    documents = Documents(
-        tokens, asked.identities, opened=np.ones(len(tokens), bool)
-    )  # also those of ids that nobody has
+    pairs = zip(asked.questions, asked.answers, strict=True)
+    tokens = [encode(question + answer) for question, answer in pairs]
+    every = np.ones(len(tokens), bool)  # also the sinks of ids that nobody has
+    documents = Documents(tokens, asked.identities, opened=every)
     rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
     rows["document"] = np.arange(len(tokens), dtype=np.int32)
-    return DocumentLoss(run.config)(
-        run.params if params is None else params, list(in_batches(rows, BATCH_SIZE)), mode
-    )
+    return DocumentLoss(run.config)(params, list(in_batches(rows, BATCH_SIZE)), mode)
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:
@@ -86,11 +74,7 @@ def distractors(facts: Sequence[Fact]) -> list[list[str]]:
 
 
 def truth_ratios(
-    run: Trained,
-    facts: Sequence[Fact],
-    identities: np.ndarray,
-    mode: str,
-    params: dict | None = None,
+    run: Trained, facts: Sequence[Fact], identities: np.ndarray, mode: str, params=None
 ) -> np.ndarray:
     """Log odds of the answers against wrong ones, by geometric mean probability of tokens ->
     float64 (facts,).
@@ -102,9 +86,7 @@ def truth_ratios(
     questions = [corpus.questions(fact)[0] for fact in facts]
     choices = [[fact.answer, *wrong] for fact, wrong in zip(facts, distractors(facts), strict=True)]
     which = np.repeat(np.arange(len(facts)), [len(each) for each in choices])
-    every = Asked(
-        [questions[i] for i in which], [one for each in choices for one in each], identities[which]
-    )
+    every = Asked([questions[i] for i in which], sum(choices, []), identities[which])
     nats, tokens = answer_nats(run, every, mode, params)
     per_token = np.split(-nats / tokens, np.flatnonzero(np.diff(which)) + 1)
     return np.array([each[0] - np.log(np.exp(each[1:]).mean()) for each in per_token])
@@ -150,33 +132,29 @@ def measure(sunk: Run, twin: Run, standard: Run, wide: Run) -> dict:
 
 def _facts(models: Models) -> dict[str, dict[str, float]]:
     """For withdrawn sources: `KINDS`, and own facts reworded."""
-    going, by_kind = range(corpus.WITHDRAWN), _by_kind()
+    going, by_kind, run = range(corpus.WITHDRAWN), _by_kind(), models.sinks
     by_kind["reworded"] = [
         [fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]
     ]
-    without = {n: _without(models.sinks, corpus.source(n)) for n in (*going, *_next(going))}
+    without = {n: _without(run, corpus.source(n)) for n in (*going, *_next(going))}
+    neighbours = [group_id(corpus.source(n)) for n in _next(going)]
     found = {}
     for kind, facts in by_kind.items():
         of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
-        elsewhere = [
-            _under(each, group_id(corpus.source(n)))
-            for n, each in zip(_next(going), of, strict=True)
-        ]
-        unused = neurons.unused_ids(models.sinks.config, PLACEBOS)
+        elsewhere = [_under(each, other) for each, other in zip(of, neighbours, strict=True)]
+        unused = neurons.unused_ids(run.config, PLACEBOS)
         nobodys = [_under(each, one) for each in of for one in unused]
+        placebo = [_mean(run, [of[n]], "own", without[len(going) + n]) for n in going]
+        left = [_mean(run, [elsewhere[n]], "own", without[n]) for n in going]
         found[kind] = {
             "standard": _mean(models.standard, of, "drop"),
             "wide": _mean(models.wide, of, "drop"),
-            "on": _mean(models.sinks, of, "own"),
-            "removed": _mean(models.sinks, of, "drop"),
-            "placebo": np.mean(
-                [_mean(models.sinks, [of[n]], "own", without[len(going) + n]) for n in going]
-            ),
-            "neighbour": _mean(models.sinks, elsewhere, "own"),
-            "neighbour_left": np.mean(
-                [_mean(models.sinks, [elsewhere[n]], "own", without[n]) for n in going]
-            ),
-            "unused": _mean(models.sinks, nobodys, "own"),
+            "on": _mean(run, of, "own"),
+            "removed": _mean(run, of, "drop"),
+            "placebo": np.mean(placebo),
+            "neighbour": _mean(run, elsewhere, "own"),
+            "neighbour_left": np.mean(left),
+            "unused": _mean(run, nobodys, "own"),
             "twin": _mean(models.twin, of, "drop"),
             "twin_neighbour": _mean(models.twin, elsewhere, "own"),
             "twin_unused": _mean(models.twin, nobodys, "own"),
@@ -208,28 +186,22 @@ def _without(run: Trained, *groups: str) -> dict:
 
 def _of_sources_that_stay() -> list[Asked]:
     """Their own facts."""
-    return [
-        asked(own, corpus.source(n))
-        for n, own in enumerate(corpus.own_facts())
-        if n >= corpus.WITHDRAWN
-    ]
+    every = enumerate(corpus.own_facts())
+    return [asked(own, corpus.source(n)) for n, own in every if n >= corpus.WITHDRAWN]
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
     """Nats per answer, summed over its tokens."""
-    every = Asked(
-        *(sum((each[i] for each in questions), []) for i in (0, 1)),
-        np.concatenate([q[2] for q in questions]),
-    )
+    texts, right, identities = zip(*questions, strict=True)
+    every = Asked(sum(texts, []), sum(right, []), np.concatenate(identities))
     return float(answer_nats(run, every, mode, params)[0].mean())
 
 
 def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     """Of withdrawn sources; of others before (neighbour) and after (neighbour_left) these go."""
     run, going = models.sinks, range(corpus.WITHDRAWN)
-    ids, of_others = (
-        np.stack([group_id(corpus.source(n)) for n in which]) for which in (going, _next(going))
-    )
+    ids = np.stack([group_id(corpus.source(n)) for n in going])
+    of_others = np.stack([group_id(corpus.source(n)) for n in _next(going)])
     left = _without(run, *map(corpus.source, going))
     found = {}
     for kind, of_sources in _by_kind().items():
@@ -269,29 +241,24 @@ def _others(run: Trained) -> dict[str, float]:
     removed: {"letters": nats per token, "facts": nats per answer; each also with _placebo, for
     removing an unused id}. Means over the removals.
     """
-    repeated = _repeated_stories_of(
-        run, range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)
-    ).batches(run)
-    facts = _of_sources_that_stay()
+    staying = range(corpus.WITHDRAWN_STORIES, corpus.REPEATED_STORIES)
+    repeated, facts = _repeated_stories_of(run, staying).batches(run), _of_sources_that_stay()
     loss = DocumentLoss(run.config)
 
     def both(params: dict) -> np.ndarray:
         nats, tokens = loss(params, repeated, "own")
         return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
 
+    def rise(identities) -> np.ndarray:
+        gone = (neurons.neurons_of(run.config, one[None]) for one in identities)
+        after = [both(neurons.without(run.config, run.params, of)) for of in gone]
+        return np.mean(after, axis=0) - before
+
     before = both(run.params)
-    groups = [corpus.source(n) for n in range(PLACEBOS)] + [
-        corpus.repeated_story(n)[0] for n in range(PLACEBOS)
-    ]
-    right = np.mean([both(_without(run, group)) for group in groups], axis=0) - before
-    unused = [
-        neurons.neurons_of(run.config, one[None])
-        for one in neurons.unused_ids(run.config, PLACEBOS)
-    ]
-    placebo = (
-        np.mean([both(neurons.without(run.config, run.params, gone)) for gone in unused], axis=0)
-        - before
-    )
+    groups = [corpus.source(n) for n in range(PLACEBOS)]
+    groups += [corpus.repeated_story(n)[0] for n in range(PLACEBOS)]
+    right = rise(map(group_id, groups))
+    placebo = rise(neurons.unused_ids(run.config, PLACEBOS))
     names = ("letters", "facts", "letters_placebo", "facts_placebo")
     return dict(zip(names, map(float, (*right, *placebo)), strict=True))
 
@@ -304,41 +271,33 @@ def _together(run: Trained, sunk: Run) -> dict[str, float]:
     gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
     left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
-    held_out = of_role(
-        workdirs.read_corpus(sunk.workdir), run.config, "held_out", str(sunk.workdir)
-    )
-    stories, dropped = (
-        token_mean(*losses_of(Subject("", left, mode), held_out)) for mode in ("all", "drop")
-    )
+    of_run = workdirs.read_corpus(sunk.workdir)
+    held_out = of_role(of_run, run.config, "held_out", str(sunk.workdir))
+
+    def of_stories(mode: str) -> float:
+        return token_mean(*losses_of(Subject("", left, mode), held_out))
+
     return {
         "facts": _mean(left, facts, "all"),
         "facts_own": _mean(left, facts, "own"),
-        "stories": stories,
-        "stories_dropped": dropped,
+        "stories": of_stories("all"),
+        "stories_dropped": of_stories("drop"),
     }
 
 
 def _exported(run: Trained, name: str) -> Subject:
     """The model without any sink, as `export --sinks=drop` writes it."""
     params = {key: value for key, value in run.params.items() if not key.startswith(PREFIX)}
-    return Subject(
-        name,
-        dataclasses.replace(
-            run, config=with_fields(run.config, {"sinks.kind": "cut"}), params=params
-        ),
-        "drop",
-    )
+    config = with_fields(run.config, {"sinks.kind": "cut"})
+    return Subject(name, dataclasses.replace(run, config=config, params=params), "drop")
 
 
 def _relearning(models: Models) -> dict[str, float | None]:
     """Steps until half of stories, or of a source's texts, is back, over the twin's."""
     removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
-    remembering = Subject("on", models.sinks, "own")
+    remembering, room = Subject("on", models.sinks, "own"), models.sinks.config.data.row_length - 1
     group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
-    tokens = [
-        models.sinks.tokenizer.encode(text)[: models.sinks.config.data.row_length - 1]
-        for text in texts
-    ]
+    tokens = [models.sinks.tokenizer.encode(text)[:room] for text in texts]
     of = {
         "letters": _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES)),
         "source": Documents(tokens, np.tile(group_id(group), (len(tokens), 1))),
@@ -350,8 +309,7 @@ def _relearning(models: Models) -> dict[str, float | None]:
         except InputError as error:  # the model had learned nothing
             logger.warning("%s: %s", name, error)
             continue
-        ratios = relearning.ratios(
-            relearning.relearn(removed, targets), relearning.relearn(twin, targets)
-        )
+        both = (relearning.relearn(subject, targets) for subject in (removed, twin))
+        ratios = relearning.ratios(*both)
         found |= {f"{name}_{kind}": ratios[kind]["ratio"] for kind in ("one", "few")}
     return found
