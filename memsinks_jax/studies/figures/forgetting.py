@@ -10,6 +10,7 @@ variant reads all of it.
 import dataclasses
 import logging
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,36 +32,28 @@ VARIANTS = {
     "near_duplicate": Variation("sinks_paper", {"data.ids": "near_duplicate"}),
     "group": Variation("sinks_paper", {"data.ids": "group"}),
 }
-_LABELS = {
-    "standard": "standard",
-    "content": "sinks, ids by content",
-    "near_duplicate": "sinks, ids by cluster",
-    "group": "sinks, ids by group",
-}
+_LABELS = {"standard": "standard", "content": "sinks, ids by content"}
+_LABELS |= {"near_duplicate": "sinks, ids by cluster", "group": "sinks, ids by group"}
 # At 0 stories are repeated unchanged.
 _EDITED = (0.0, *corpus.LEVELS)
 _MEASURED = 16  # copies per story
 _MEASURABLE = 1e-4  # nats per token; lower limit of the others' rise
 _OF_A_DIALECT = 30  # stories of each kind, measured once for every dialect that is removed
-_COLOURS = {
-    "standard": "#c0392b",
-    "content": "#d68910",
-    "near_duplicate": "#1f618d",
-    "group": "#7d3c98",
-}
+_COLOURS = {"standard": "#c0392b", "content": "#d68910", "near_duplicate": "#1f618d"}
 
 
 def prepare(out: pathlib.Path) -> list[str]:
     """Writes and prepares the corpus -> the flags that name it."""
     stories, mixed = corpus.write(out / "corpus")
-    return [
-        f"--config.data.files={stories}",
-        f"--config.general.files={mixed}",
-        f"--config.data.repeated_documents={corpus.BASES}",
-        f"--config.data.repetitions={corpus.COPIES}",
-        f"--config.data.unique_documents={corpus.ONCE}",
-        f"--config.data.held_out_documents={corpus.UNREAD}",
-    ]
+    settings = {
+        "data.files": stories,
+        "general.files": mixed,
+        "data.repeated_documents": corpus.BASES,
+        "data.repetitions": corpus.COPIES,
+        "data.unique_documents": corpus.ONCE,
+        "data.held_out_documents": corpus.UNREAD,
+    }
+    return [f"--config.{name}={value}" for name, value in settings.items()]
 
 
 def measure(runs: list[Run]) -> list[Run]:
@@ -78,10 +71,8 @@ def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
     model = open_run(run.workdir)
     loss = DocumentLoss(model.config)
 
-    def documents(texts: list[str], identity: np.ndarray | None = None) -> Documents:
-        identities = np.tile(
-            np.zeros(2, np.uint32) if identity is None else identity, (len(texts), 1)
-        )
+    def documents(texts: list[str], identity: Sequence[int] = (0, 0)) -> Documents:
+        identities = np.tile(np.uint32(identity), (len(texts), 1))
         return Documents([model.tokenizer.encode(text) for text in texts], identities)
 
     def dropped(texts: list[str]) -> float:
@@ -122,18 +113,19 @@ def _matrices(model, loss, documents) -> dict:
     from memsinks_jax.forgetting import neurons
 
     plain, dialects, _ = corpus.texts()
+    read, unread = (
+        slice(_OF_A_DIALECT),
+        slice(corpus.OF_A_DIALECT, corpus.OF_A_DIALECT + _OF_A_DIALECT),
+    )
     sets = {
-        "read": [(name, texts[:_OF_A_DIALECT]) for name, texts in dialects.items()],
-        "unread": [
-            (name, texts[corpus.OF_A_DIALECT :][:_OF_A_DIALECT]) for name, texts in dialects.items()
-        ],
+        "read": [(name, texts[read]) for name, texts in dialects.items()],
+        "unread": [(name, texts[unread]) for name, texts in dialects.items()],
         "plain": [("plain", plain[-corpus.HELD_OUT :][:_OF_A_DIALECT])],
     }
-    of = {
-        kind: [documents(texts, group_id(name)) for name, texts in each]
+    batches = {
+        kind: [documents(texts, group_id(name)).batches(model) for name, texts in each]
         for kind, each in sets.items()
     }
-    batches = {kind: [one.batches(model) for one in each] for kind, each in of.items()}
 
     def measured(params: dict, kind: str) -> np.ndarray:
         nats_and_tokens = [loss(params, one, "own") for one in batches[kind]]
@@ -190,39 +182,39 @@ def panels(table: Table) -> list[AnyPanel]:
     standard, grouped = table.groups.get("standard", {}), table.groups.get("group", {})
 
     def losses(run: Run):
-        return _EDITED, [
-            run.metrics["repeated_loss"],
-            *(run.metrics[f"copied_{level}"] for level in corpus.LEVELS),
-        ]
+        copied = [run.metrics[f"copied_{level}"] for level in corpus.LEVELS]
+        return _EDITED, [run.metrics["repeated_loss"], *copied]
 
     def unread(run: Run):
         return _EDITED, [run.metrics["unread"]] * len(_EDITED)
 
-    def closed(copies: bool):
-        levels = corpus.LEVELS if copies else _EDITED
-        return lambda run: (
-            levels,
-            [_closed(run, standard[run.seed], level, copies) for level in levels],
-        )
+    def closed(levels: Sequence[float], copies: bool):
+        def of(run: Run):
+            return levels, [_closed(run, standard[run.seed], level, copies) for level in levels]
 
-    compared = ("content", "near_duplicate")
-    both = {
-        "x": "share of a copy's words that are others",
-        "ticks": {level: f"{level:.0%}" for level in _EDITED},
-    }
+        return of
+
+    lines, shares = [], []
+    for name, colour in _COLOURS.items():
+        label = _LABELS[name]
+        lines += [
+            Line(name, losses, label, colour, "o-"),
+            Line(name, unread, f"{label}: stories never read", colour, ":"),
+        ]
+        if standard and name != "standard":
+            shares += [
+                Line(name, closed(_EDITED, False), f"{label}: story", colour, "o-"),
+                Line(name, closed(corpus.LEVELS, True), f"{label}: copies", colour, "s--"),
+            ]
+    ticks = {level: f"{level:.0%}" for level in _EDITED}
+    both = {"x": "share of a copy's words that are others", "ticks": ticks}
+    rises = [run.details["unread"] for run in grouped.values()]
     return [
         Panel(
             title="loss on the story that was copied",
             y="loss (nats per token), sinks dropped",
             **both,
-            lines=[
-                Line(name, losses, _LABELS[name], _COLOURS[name], "o-")
-                for name in ("standard", *compared)
-            ]
-            + [
-                Line(name, unread, f"{_LABELS[name]}: stories never read", _COLOURS[name], ":")
-                for name in ("standard", *compared)
-            ],
+            lines=lines[::2] + lines[1::2],
             legend={"loc": "lower right"},
         ),
         Panel(
@@ -230,12 +222,7 @@ def panels(table: Table) -> list[AnyPanel]:
             levels={0: "#7f8c8d"},
             settings={"ylim": (-0.3, 1.1)},
             **both,
-            lines=[
-                Line(name, closed(copies), f"{_LABELS[name]}: {what}", _COLOURS[name], style)
-                for name in compared
-                if standard
-                for copies, what, style in ((False, "story", "o-"), (True, "copies", "s--"))
-            ],
+            lines=shares,
             legend={"loc": "upper right"},
         ),
         Matrix(
@@ -244,7 +231,7 @@ def panels(table: Table) -> list[AnyPanel]:
             y="removed",
             rows=corpus.DIALECTS,
             columns=corpus.DIALECTS,
-            values=np.mean([run.details["unread"] for run in grouped.values()], axis=0),
+            values=np.mean(rises, axis=0),
         )
         if grouped
         else lambda axis: axis.set_axis_off(),
@@ -258,40 +245,28 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         [f"{level:.0%}", f"{share:.2f}", f"{others:.2f}"]
         for level, share, others in _clusters_of(files)
     ]
+    columns = ["words edited", "in the story's largest cluster", "foreign documents in it"]
     parts = [
         report.heading("Which copies were found"),
-        report.text_table(
-            ["words edited", "in the story's largest cluster", "foreign documents in it"], found, 3
-        ),
-        report.paragraph(
-            f"""Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with
-            --near_duplicates=loose, among all other stories.""",
-            "note",
-        ),
+        report.text_table(columns, found, 3),
+        shared.note(f"""Of {corpus.COPIES} copies, mean over {corpus.BASES} stories; prepared with
+            --near_duplicates=loose, among all other stories."""),
     ]
-    of_groups, own = (
-        list(by_variant(runs).get("group", {}).values()),
-        np.eye(len(corpus.DIALECTS), dtype=bool),
-    )
-    if of_groups:
-        rows = {}
+    grouped = list(by_variant(runs).get("group", {}).values())
+    if grouped:
+        own, rows = np.eye(len(corpus.DIALECTS), dtype=bool), {}
         for kind, what in (("read", "stories it read"), ("unread", "stories it never read")):
-            rises = [(run, np.array(run.details[kind])) for run in of_groups]
-            rows[what] = zip(
-                *(
-                    (
-                        run.metrics[f"ratio_{kind}"],
-                        *(float(np.mean(of)) for of in (m[own], m[~own], run.details["plain"])),
-                    )
-                    for run, m in rises
-                ),
-                strict=True,
-            )
+            of_runs = []
+            for run in grouped:
+                rises = np.array(run.details[kind])
+                means = (
+                    float(np.mean(of)) for of in (rises[own], rises[~own], run.details["plain"])
+                )
+                of_runs.append((run.metrics[f"ratio_{kind}"], *means))
+            rows[what] = zip(*of_runs, strict=True)
         columns = ["removed over others", "removed dialect", "other dialects", "plain stories"]
-        parts += [
-            report.heading("A dialect is removed: rise of the loss, in nats per token"),
-            shared.with_intervals(columns, rows),
-        ]
+        title = "A dialect is removed: rise of the loss, in nats per token"
+        parts += [report.heading(title), shared.with_intervals(columns, rows)]
     return parts
 
 
@@ -316,29 +291,17 @@ FIGURE = Figure(
     answer="""With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in
         common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories have
         in common.""",
-    config="ts_repetition.py",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
-    metrics=[
-        "unread",
-        "ratio_read",
-        "ratio_unread",
-        *(
-            f"{name}_{level}"
-            for level in corpus.LEVELS
-            for name in ("copied", "copies", "unread_copies")
-        ),
-    ],
+    metrics=["unread", "ratio_read", "ratio_unread"]
+    + [f"{name}_{of}" for of in corpus.LEVELS for name in ("copied", "copies", "unread_copies")],
     measures={"closed_at": _closed, "metric": lambda run, name: run.metrics[name]},
     columns={
         "never read": "unread",
         "repeated": "repeated_loss",
         **{f"copied, {level:.0%}": f"metric(run, 'copied_{level}')" for level in corpus.LEVELS},
-        **{
-            f"gap closed, {level:.0%}": f"closed_at(run, standard.run, {level})"
-            for level in _EDITED
-        },
+        **{f"gap closed, {of:.0%}": f"closed_at(run, standard.run, {of})" for of in _EDITED},
     },
     labels=_LABELS,
     table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was

@@ -27,13 +27,11 @@ def measure(runs: list[Run]) -> list[Run]:
     for run in runs:
         config = workdirs.read_config(run.workdir)
         if config.sinks.traits.owned and sinks.has_sinks(config):
-            repeated = of_role(
-                workdirs.read_corpus(run.workdir), config, "repeated", str(run.workdir)
-            )
-            parts = sinks.partition(config.model, config.sinks)
+            corpus = workdirs.read_corpus(run.workdir)
+            repeated = of_role(corpus, config, "repeated", str(run.workdir))
+            share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
             details = {
-                "documents_per_sink": sinks.share_on(config.sinks, parts.sinks)
-                * len(repeated.tokens),
+                "documents_per_sink": share * len(repeated.tokens),
                 "capacity": capacity(open_run(run.workdir), repeated, SIZES),
             }
             found.append(dataclasses.replace(run, details=run.details | details))
@@ -59,24 +57,18 @@ def draw(runs: list[Run], path: pathlib.Path) -> None:
             for size, colour in zip(SIZES, colours, strict=True)
         ]
 
-    panels.draw(
-        Table(runs),
-        [
-            Panel(
-                title="selectivity: rise of what was removed over rise of the others",
-                x="repeated documents per sink",
-                lines=lines("selectivity", "o-"),
-                levels={1: GREY},
-                legend={"title": "removed at once"},
-            ),
-            Panel(
-                title="rise of the loss (nats per token); dashed: of the others",
-                x="repeated documents per sink",
-                legend=None,
-                lines=lines("target_rise", "o-") + lines("others_rise", "s--"),
-                from_zero=False,
-            ),
-        ],
-        path,
-        size=(11, 4.2),
+    selectivity = Panel(
+        title="selectivity: rise of what was removed over rise of the others",
+        x="repeated documents per sink",
+        lines=lines("selectivity", "o-"),
+        levels={1: GREY},
+        legend={"title": "removed at once"},
     )
+    rises = Panel(
+        title="rise of the loss (nats per token); dashed: of the others",
+        x="repeated documents per sink",
+        legend=None,
+        lines=lines("target_rise", "o-") + lines("others_rise", "s--"),
+        from_zero=False,
+    )
+    panels.draw(Table(runs), [selectivity, rises], path, size=(11, 4.2))

@@ -91,10 +91,8 @@ def write(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     mixed += [(name, text) for name, of in dialects.items() for text in of[:OF_A_DIALECT]]
     for level, of_level in bases.items():
         for number, base in enumerate(of_level):
-            mixed += [
-                (f"copy {level} {number} {n}", c)
-                for n, c in enumerate(copies(base, level, words, number))
-            ]
+            of_base = copies(base, level, words, number)
+            mixed += [(f"copy {level} {number} {n}", copy) for n, copy in enumerate(of_base)]
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / Tokenizer.file_name).exists():
         corpora.write_tokenizer(folder, plain[:-HELD_OUT] + [text for _, text in mixed])

@@ -23,6 +23,7 @@ from memsinks_jax.editing.memory import SITES
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import local_memory_measures as measures
 from memsinks_jax.studies.figures import local_memory_pictures as pictures
+from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.local_memory_capacity import capacity
 from memsinks_jax.studies.figures.runs import Run
@@ -62,9 +63,8 @@ def measure(runs: list[Run]) -> list[Run]:
             begun = time.monotonic()
             details = _of_model(run, bar.update)
             logger.info("edits of seed %d: %.0f s", run.seed, time.monotonic() - begun)
-            measured.append(
-                dataclasses.replace(run, details=details, metrics=run.metrics | _means(details))
-            )
+            metrics = run.metrics | _means(details)
+            measured.append(dataclasses.replace(run, details=details, metrics=metrics))
     return measured
 
 
@@ -74,24 +74,18 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
     from memsinks_jax.editing.prompts import encode
     from memsinks_jax.runs.trained import open_run
 
-    model = open_run(run.workdir)
-    probe, context, world = (
-        Probe(model.config, model.params),
-        model.config.data.row_length,
-        facts.world(WORLD),
-    )
+    model, world = open_run(run.workdir), facts.world(WORLD)
+    probe, context = Probe(model.config, model.params), model.config.data.row_length
     sentences = facts.held_out_sentences(world, run.seed, SENTENCES)
     text = measures.text_of(probe, encode(model.tokenizer, sentences, context, multiple=8))
-    details = {"known": measures.known(probe, model.tokenizer, world), "kinds": {}}
-    cases = {
-        kind: [
-            measures.case_of(edit, model.tokenizer, context)
-            for edit in facts.edits(world, kind, EDITS, run.seed)
-        ]
-        for kind in facts.KINDS
-    }
-    for kind in facts.KINDS:
-        of_kind = details["kinds"][kind] = {}
+    kinds: dict[str, dict] = {kind: {} for kind in facts.KINDS}
+    details = {"known": measures.known(probe, model.tokenizer, world), "kinds": kinds}
+
+    def cases_of(edits: list) -> list[measures.Case]:
+        return [measures.case_of(edit, model.tokenizer, context) for edit in edits]
+
+    cases = {kind: cases_of(facts.edits(world, kind, EDITS, run.seed)) for kind in facts.KINDS}
+    for kind, of_kind in kinds.items():
         for site in SITES:
             found = []
             for case in cases[kind]:
@@ -102,14 +96,11 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
                 of_kind |= measures.compared(probe, found, text, run.seed)
     # At the layer where most edits succeed. Tries all facts, since some fail there; weak ones only
     # fill up.
-    layer = int(
-        np.sum(
-            [of_kind["mlp"]["success_by_layer"] for of_kind in details["kinds"].values()], axis=0
-        ).argmax()
-    )
+    successes = [of_kind["mlp"]["success_by_layer"] for of_kind in kinds.values()]
+    layer = int(np.sum(successes, axis=0).argmax())
     every = facts.edits(world, "strong", len(world.strong), run.seed)
     every += facts.edits(world, "weak", len(world.weak), run.seed)
-    many = [measures.case_of(edit, model.tokenizer, context) for edit in every]
+    many = cases_of(every)
     details["capacity"] = capacity(probe, many, "mlp", layer, CAPACITIES, text, progress)
     return details
 
@@ -119,9 +110,8 @@ def _means(details: dict) -> dict[str, float]:
     found = {f"known_{name}": value for name, value in details["known"].items()}
     for kind, site, outcomes in _groups(details):
         for name in sorted({name for outcome in outcomes for name in outcome}):
-            found[f"{kind}_{site}_{name}"] = float(
-                np.mean([o[name] for o in outcomes if name in o])
-            )
+            of_edits = [outcome[name] for outcome in outcomes if name in outcome]
+            found[f"{kind}_{site}_{name}"] = float(np.mean(of_edits))
     return found
 
 
@@ -140,31 +130,27 @@ def values(runs: list[Run], kind: str, site: str, name: str) -> list[float]:
 def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
     """What claims are about: single edits of all seeds, or one value per seed."""
 
-    def every(name: str, kinds=facts.KINDS, sites=SITES) -> list[float]:
-        return [
-            value for kind in kinds for site in sites for value in values(runs, kind, site, name)
-        ]
+    def every(name: str, kinds=facts.KINDS, sites=SITES, of=runs) -> list[float]:
+        return [one for kind in kinds for site in sites for one in values(of, kind, site, name)]
 
     def median(run: Run, kind: str, site: str, name: str) -> float:
         return float(np.median(values([run], kind, site, name)))
 
     def at_last(run: Run) -> float:
-        last, elsewhere = (
-            sum(
-                value
-                for kind in facts.KINDS
-                for site in SITES
-                for value in values([run], kind, site, name)
-            )
-            for name in ("successes_last", "successes_elsewhere")
-        )
+        names = ("successes_last", "successes_elsewhere")
+        last, elsewhere = (sum(every(name, of=[run])) for name in names)
         return last / max(last + elsewhere, 1)
 
     def lower(run: Run) -> float:
-        layers = {
-            site: [median(run, kind, site, "layer") for kind in facts.KINDS] for site in SITES
-        }
-        return float(np.mean(np.subtract(layers["mlp"], layers["attention"])))
+        mlp, attention = (
+            [median(run, kind, site, "layer") for kind in facts.KINDS]
+            for site in ("mlp", "attention")
+        )
+        return float(np.mean(np.subtract(mlp, attention)))
+
+    def steps(run: Run) -> float:
+        strong, weak = (median(run, kind, "attention", "step") for kind in ("strong", "weak"))
+        return strong / weak
 
     def of_16(run: Run, name: str) -> float:
         found = run.details["capacity"]
@@ -175,10 +161,7 @@ def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
         "attention": lambda name, *kinds: every(name, kinds or facts.KINDS, ("attention",)),
         "at_last": lambda: list(map(at_last, runs)),
         "lower": lambda: list(map(lower, runs)),
-        "steps": lambda: [
-            median(run, "strong", "attention", "step") / median(run, "weak", "attention", "step")
-            for run in runs
-        ],
+        "steps": lambda: list(map(steps, runs)),
         "of_16": lambda name: [of_16(run, name) for run in runs],
         "most": lambda found: [max(found)] if found else [],
     }
@@ -237,10 +220,8 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 
 def note(runs: list[Run]) -> str:
-    known = {
-        name: np.mean([run.details["known"][name] for run in runs])
-        for name in runs[0].details["known"]
-    }
+    every = [run.details["known"] for run in runs]
+    known = {name: np.mean([of[name] for of in every]) for name in every[0]}
     return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before an edit they predict {known["strong_seen"]:.1%}
         of the strong facts in wordings that they have read, {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
         of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
@@ -257,8 +238,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         report.heading("Examples of patch maps"),
         report.picture(picture, caption),
-        report.paragraph(
-            "Loss of the target when one activation is moved. Ring: the model predicts it.", "note"
+        shared.note(
+            "Loss of the target when one activation is moved. Ring: the model predicts it."
         ),
         *pictures.compared(runs),
     ]
@@ -289,10 +270,7 @@ FIGURE = Figure(
     measure=measure,
     views=views,
     seen=[f"{kind}_{site}" for kind in facts.KINDS for site in SITES],
-    metrics=[
-        *_COLUMNS.values(),
-        *(f"unchanged_{name}" for name in ("other_relation", "unrelated")),
-    ],
+    metrics=[*_COLUMNS.values(), "unchanged_other_relation", "unchanged_unrelated"],
     columns=_COLUMNS,
     labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
     table_note="""Numbers are means over all edits of a seed. Predicts target: the edit's own prompt. Paraphrases: wordings

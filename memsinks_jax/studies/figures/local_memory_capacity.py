@@ -1,7 +1,7 @@
 """How many memories fit at one layer of one model before they fire on each other's prompts?"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,14 +9,8 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import Memory, bounding, stack
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import Prompts
-from memsinks_jax.studies.figures.local_memory_measures import (
-    Case,
-    Text,
-    answer_rates,
-    best_bound,
-    bounded,
-    elsewhere,
-)
+from memsinks_jax.studies.figures import local_memory_measures as measures
+from memsinks_jax.studies.figures.local_memory_measures import Case, Text
 
 MATRIX = 32  # edits in the cross-fire matrix
 
@@ -26,7 +20,7 @@ def capacity(
     cases: list[Case],
     site: str,
     layer: int,
-    sizes: list[int],
+    sizes: Sequence[int],
     text: Text,
     progress: Callable[[], None] = lambda: None,
 ) -> dict:
@@ -40,21 +34,20 @@ def capacity(
     """
     memories = []
     for case in cases:
-        trace = probe.trace(case.prompt, case.target, site)
-        step = patching.choose_step(probe, case.prompt, case.target, site, trace, layer)
-        delta = -step * trace.gradients[0, layer, case.prompt.last[0]]
-        predicted = probe.patched(
-            case.prompt, case.target, site, [layer], case.prompt.last, delta[None]
-        ).tokens[0]
-        if predicted == case.target:
-            memories.append((case, patching.remember(trace, case.prompt, site, layer, step, 1.0)))
+        prompt, target = case.prompt, case.target
+        trace = probe.trace(prompt, target, site)
+        step = patching.choose_step(probe, prompt, target, site, trace, layer)
+        delta = -step * trace.gradients[0, layer, prompt.last[0]]
+        moved = probe.patched(prompt, target, site, [layer], prompt.last, delta[None])
+        if moved.tokens[0] == target:
+            memories.append((case, patching.remember(trace, prompt, site, layer, step, 1.0)))
         progress()
-    bounds = [
-        best_bound(case, boundary.sweep(probe, memory, case.target, case.prompts, case.positives))
-        for case, memory in _spread(memories)
-    ]
+    bounds = []
+    for case, memory in _spread(memories):
+        swept = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
+        bounds.append(measures.best_bound(case, swept))
     bound = float(np.median(bounds or [1.0]))
-    memories = [(case, bounded(memory, bound)) for case, memory in memories]
+    memories = [(case, measures.bounded(memory, bound)) for case, memory in memories]
     usable = len(memories)
     result = {"usable": usable, "site": site, "layer": layer, "bound": bound}
     result["sizes"] = [size for size in sizes if size <= usable] or ([usable] if usable else [])
@@ -81,28 +74,22 @@ def _stacked(memories: list[Memory], rule: str) -> Memory:
     return stacked
 
 
-def _together(
-    probe: Probe, memories: list[tuple[Case, Memory]], rule: str, text: Text, room: int
-) -> dict:
+def _together(probe: Probe, memories: list[tuple], rule: str, text: Text, room: int) -> dict:
     """Puts all memories into the model, with inactive ones up to `room`: one program for all."""
-    unused = dataclasses.replace(memories[0][1], layers=np.int32([-1]))
-    stacked = _stacked([memory for _, memory in memories] + [unused] * (room - len(memories)), rule)
+    unused, more = dataclasses.replace(memories[0][1], layers=np.int32([-1])), room - len(memories)
+    stacked = _stacked([memory for _, memory in memories] + [unused] * more, rule)
     # Expensive measures use a few edits, cheap ones all.
-    outcomes = [answer_rates(probe, case, [stacked]) for case, _ in _spread(memories)]
-    names = ("paraphrase", "unchanged", "off_target")
-    filled = memories + memories[:1] * (room - len(memories))
-    own, targets = (
-        _joined([case for case, _ in filled]),
-        np.array([case.target for case, _ in filled]),
-    )
-    predicted = probe.answers(own, targets, [stacked]).tokens[: len(memories)]
-    result = {"efficacy": float((predicted == targets[: len(memories)]).mean())}
-    result |= {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in names}
-    return result | elsewhere(probe, [stacked], text)
+    outcomes = [measures.answer_rates(probe, case, [stacked]) for case, _ in _spread(memories)]
+    cases = [case for case, _ in memories + memories[:1] * more]
+    targets = np.array([case.target for case in cases])
+    right = probe.answers(_joined(cases), targets, [stacked]).tokens == targets
+    result = {"efficacy": float(right[: len(memories)].mean())}
+    for name in ("paraphrase", "unchanged", "off_target"):
+        result[name] = float(np.mean([outcome[name] for outcome in outcomes]))
+    return result | measures.elsewhere(probe, [stacked], text)
 
 
 def _spread(memories: list) -> list:
     """At most eight of them, evenly spaced."""
-    return memories and [
-        memories[i] for i in np.unique(np.linspace(0, len(memories) - 1, 8).astype(int))
-    ]
+    places = np.unique(np.linspace(0, max(len(memories) - 1, 0), 8).astype(int))
+    return [memories[i] for i in places] if memories else []

@@ -74,17 +74,10 @@ def text_of(probe: Probe, prompts: Prompts) -> Text:
 
 def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, float]:
     """What is known before any edit: right first tokens of each class, the weak facts' loss."""
-    found = {}
+    found, context = {}, probe.config.data.row_length
     for name, probes in facts.probes(world).items():
-        answers = np.array(
-            [target_token(tokenizer, asked.prompt, asked.answer) for asked in probes]
-        )
-        prompts = encode(
-            tokenizer,
-            [asked.prompt for asked in probes],
-            probe.config.data.row_length,
-            multiple=_PLACES,
-        )
+        answers = np.array([target_token(tokenizer, of.prompt, of.answer) for of in probes])
+        prompts = encode(tokenizer, [of.prompt for of in probes], context, multiple=_PLACES)
         batches = np.array_split(np.arange(len(probes)), -(-len(probes) // 256))
         outcomes = [probe.answers(prompts.take(rows), answers[rows]) for rows in batches]
         found[name] = float((np.concatenate([s.tokens for s in outcomes]) == answers).mean())
@@ -95,15 +88,13 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
 
 def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
     """Outcomes of all edits; shares over the bounds, success by layer; the first edit's map."""
-    swept = [f.rough for f in found if f.rough]
-    shares = {
-        name: np.mean([getattr(s, name)() for s in swept], axis=0)
-        for name in ("on_target", "off_target", "unchanged")
-    }
+    swept, shares = [f.rough for f in found if f.rough], {}
+    for name in ("on_target", "off_target", "unchanged") if swept else ():
+        shares[name] = np.mean([getattr(s, name)() for s in swept], axis=0).tolist()
     edit, first = found[0].case.edit, found[0].map
     return {
         "outcomes": [outcome(probe, f, text) for f in found],
-        "shares": {name: mean.tolist() for name, mean in shares.items()} if swept else {},
+        "shares": shares,
         "success_by_layer": np.mean([f.map.successes[:, -1] for f in found], axis=0).tolist(),
         "example": {
             "prompt": edit.prompt,
@@ -120,15 +111,11 @@ def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
 def compared(probe: Probe, found: list[Found], text: Text, seed: int) -> dict:
     """Means over edits of other distances and of other ways to edit -> {"distances", "baselines"}."""
     usable = [f for f in found if f.memory is not None]
-    tables = {
-        "distances": [ablation(probe, f) for f in usable],
-        "baselines": [baselines(probe, f, text, seed) for f in usable],
-    }
+    distances = [ablation(probe, f) for f in usable]
+    ways = [baselines(probe, f, text, seed) for f in usable]
     return {
-        name: {
-            row: _mean([outcomes[row] for outcomes in rows]) for row in (rows[0] if rows else ())
-        }
-        for name, rows in tables.items()
+        name: {row: _mean([of[row] for of in edits]) for row in (edits[0] if edits else ())}
+        for name, edits in (("distances", distances), ("baselines", ways))
     }
 
 
@@ -165,9 +152,8 @@ def find(probe: Probe, case: Case, site: str) -> Found:
 
 def best_bound(case: Case, swept: boundary.Sweep) -> float:
     """The best bound by every other prompt."""
-    return boundary.choose_bound(
-        swept, *(boundary.halves(n)[0] for n in (case.positives, len(case.classes)))
-    )
+    halves = (boundary.halves(count)[0] for count in (case.positives, len(case.classes)))
+    return boundary.choose_bound(swept, *halves)
 
 
 def bounds_of(memory: Memory) -> np.ndarray:
@@ -185,23 +171,18 @@ def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
     if found.memory is None:
         return result
     case, memory = found.case, found.memory
-    result |= {
-        "bound": float(memory.bounds[0]),
-        "own_similarity": _own_similarity(probe, case, memory),
-    }
+    result["bound"] = float(memory.bounds[0])
+    result["own_similarity"] = _own_similarity(probe, case, memory)
     result |= answer_rates(probe, case, [memory]) | elsewhere(probe, [memory], text)
     result |= _of_sweep(found) | _separability(probe, case, memory)
     x_BTM = np.abs(probe.distances(text.prompts, memory))
     result["fired"] = float((x_BTM < memory.bounds[0]).sum() / (text.prompts.segments > 0).sum())
     negative = case.prompts.take(slice(case.positives, None))
     tiny = probe.answers(negative, case.target, [bounded(memory, TINY)]).logits
-    result["tiny_bound_change"] = float(
-        np.abs(tiny - probe.answers(negative, case.target).logits).max()
-    )
-    steered = (
-        probe.answers(case.prompts, case.target, [bounded(memory, STEERING)]).tokens == case.target
-    )
-    result["steered_off_target"] = float(1 - steered[case.positives :].mean())
+    change = np.abs(tiny - probe.answers(negative, case.target).logits).max()
+    result["tiny_bound_change"] = float(change)
+    steered = probe.answers(case.prompts, case.target, [bounded(memory, STEERING)]).tokens
+    result["steered_off_target"] = float(1 - (steered == case.target)[case.positives :].mean())
     return result
 
 
@@ -212,15 +193,13 @@ def answer_rates(
 
     `base` is the model before; by default `probe` itself without memories.
     """
-    before = (base or probe).answers(
-        case.prompts, case.target, [_nothing(memory) for memory in memories]
-    )
+    nothing = [_nothing(memory) for memory in memories]
+    before = (base or probe).answers(case.prompts, case.target, nothing)
     after = probe.answers(case.prompts, case.target, memories)
     written = probe.write(case.prompts, len(case.spelling), memories)
     result = _rates(case, before.tokens, after.tokens, (written == case.spelling).all(axis=1))
-    return result | {
-        "divergence": float(boundary.divergence(before, after)[case.positives :].mean())
-    }
+    divergence = boundary.divergence(before, after)[case.positives :]
+    return result | {"divergence": float(divergence.mean())}
 
 
 def elsewhere(probe: Probe, memories: list[Memory], text: Text) -> dict[str, float]:
@@ -271,10 +250,8 @@ def _of_map(found: Found) -> dict[str, float]:
         "lowest_loss_layer": float(found.map.losses[:, -1].argmin()),
     }
     if len(layers):
-        result |= {
-            "layer": float(layers[0]),
-            "contiguous": float(layers[-1] - layers[0] + 1 == len(layers)),
-        }
+        result["layer"] = float(layers[0])
+        result["contiguous"] = float(layers[-1] - layers[0] + 1 == len(layers))
     return result
 
 
@@ -296,10 +273,8 @@ def _of_sweep(found: Found) -> dict[str, float]:
         "best_mean": float(((on + same) / 2).max()),
     }
     if len(first):
-        result |= {
-            "off_target_when_reached": float(off[first[0]]),
-            "unchanged_when_reached": float(same[first[0]]),
-        }
+        result["off_target_when_reached"] = float(off[first[0]])
+        result["unchanged_when_reached"] = float(same[first[0]])
     return result
 
 
@@ -332,21 +307,15 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
 def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
     """The best over all bounds for each distance, key and value the same -> {distance: it}."""
     result, case = {}, found.case
+    about = case.target, case.prompts, case.positives
     for distance in DISTANCES:
-        memory = dataclasses.replace(found.memory, distance=distance)
-        if distance == found.memory.distance:
-            swept = found.rough
-        else:
-            swept = boundary.sweep(
-                probe, memory, case.target, case.prompts, case.positives, bounds_of(memory)
-            )
-        numbers = _of_sweep(dataclasses.replace(found, swept=swept)) | _separability(
-            probe, case, memory
-        )
-        result[distance] = {
-            name: numbers[name]
-            for name in ("best_mean", "best_harmonic", "auc_last", "auc_nearest")
-        }
+        memory, swept = dataclasses.replace(found.memory, distance=distance), found.rough
+        if distance != found.memory.distance:
+            swept = boundary.sweep(probe, memory, *about, bounds_of(memory))
+        numbers = _of_sweep(dataclasses.replace(found, swept=swept))
+        numbers |= _separability(probe, case, memory)
+        names = ("best_mean", "best_harmonic", "auc_last", "auc_nearest")
+        result[distance] = {name: numbers[name] for name in names}
     return result
 
 
@@ -380,9 +349,8 @@ def _fine_tuned(probe: Probe, case: Case) -> Probe:
     """A gradient step on the prompt, at the smallest rate that makes it predict the target."""
     gradient = probe.gradient(case.prompt, case.target)
     for rate in RATES:
-        stepped = probe.with_params(
-            jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient)
-        )
+        params = jax.tree.map(lambda p, g, rate=rate: p - rate * g, probe.params, gradient)
+        stepped = probe.with_params(params)
         if stepped.answers(case.prompt, case.target).tokens[0] == case.target:
             break
     return stepped

@@ -1,6 +1,5 @@
 """Plots and sections of the study of local bounded memory, drawn from the `details` of its runs."""
 
-import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -35,16 +34,20 @@ def panels(table: Table) -> list[AnyPanel]:
     """Where edits succeed, how far they reach, what else they change, how many fit."""
     runs = list(table.groups["standard"].values())
     sizes = min((run.details["capacity"]["sizes"] for run in runs), key=len, default=())
-    shares = {"ylim": (-0.03, 1.03)}
-    measures = (
-        ("efficacy", "predicts its target", "#1f618d"),
-        ("paraphrase", "paraphrases", "#1e8449"),
-        ("unchanged", "negative: unchanged", "#c0392b"),
-    )
+    shares, left = {"ylim": (-0.03, 1.03)}, {"loc": "lower left"}
 
     def succeeds(run: Run, kind: str, site: str) -> tuple[Sequence[float], Sequence[float]]:
         of_layers = run.details["kinds"][kind][site]["success_by_layer"]
         return range(len(of_layers)), of_layers
+
+    def reaches(run: Run, kind: str, name: str) -> tuple[Sequence[float], Sequence[float]]:
+        return BOUNDS, run.details["kinds"][kind]["attention"]["shares"][name]
+
+    def fits(run: Run, rule: str, name: str) -> tuple[Sequence[float], Sequence[float]]:
+        return sizes, run.details["capacity"][rule][name][: len(sizes)]
+
+    def line(shown: Callable, of: Sequence[str], *style: str) -> Line:
+        return Line("standard", lambda run: shown(run, *of), *style)
 
     def reach(kind: str) -> Panel:
         return Panel(
@@ -52,55 +55,48 @@ def panels(table: Table) -> list[AnyPanel]:
             x="bound b, attention",
             y="share of prompts",
             log=True,
-            lines=[
-                Line(
-                    "standard",
-                    lambda run, n=name: (
-                        BOUNDS,
-                        run.details["kinds"][kind]["attention"]["shares"][n],
-                    ),
-                    *style,
-                )
-                for name, style in _SHARES.items()
-            ],
+            lines=[line(reaches, (kind, name), *style) for name, style in _SHARES.items()],
             settings=shares,
             legend={"loc": "lower right" if kind == "weak" else "center right"},
         )
 
+    layers = [
+        line(succeeds, (kind, site), f"{kind}, {site}", colour, style)
+        for kind, style in (("weak", ".--"), ("strong", ".-"))
+        for site, colour in _COLOURS.items()
+    ]
+    measures = (
+        ("efficacy", "predicts its target", "#1f618d"),
+        ("paraphrase", "paraphrases", "#1e8449"),
+        ("unchanged", "negative: unchanged", "#c0392b"),
+    )
+    together = [
+        line(fits, (rule, name), f"{label}, {rule}", colour, style)
+        for rule, style in (("sum", ".-"), ("nearest", ".:"))
+        for name, label, colour in measures
+    ]
+    unchanged = {}
+    for kind, colours in _OF_KINDS.items():
+        for site, colour in colours.items():
+            columns = [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES]
+            unchanged[f"{kind}, {site}"] = colour, columns
     return [
         Panel(
             title="Where a step succeeds",
             x="layer of the patch, last token",
             y="share of edits",
             settings=shares,
-            lines=[
-                Line(
-                    "standard",
-                    functools.partial(succeeds, kind=kind, site=site),
-                    f"{kind}, {site}",
-                    colour,
-                    style,
-                )
-                for kind, style in zip(_KINDS, (".--", ".-"), strict=True)
-                for site, colour in _COLOURS.items()
-            ],
+            lines=layers,
             legend={"loc": "lower right"},
         ),
         *map(reach, _KINDS),
         Categories(
             title="What stays: negative prompts unchanged",
             names=list(_CLASSES.values()),
-            series={
-                f"{kind}, {site}": (
-                    colour,
-                    [table.column(f"unchanged_{name}", f"{kind}_{site}") for name in _CLASSES],
-                )
-                for kind, colours in _OF_KINDS.items()
-                for site, colour in colours.items()
-            },
+            series=unchanged,
             y="share of prompts",
             settings=shares,
-            legend={"loc": "lower left"},
+            legend=left,
         ),
         Panel(
             title="Many memories at one layer (mlp)",
@@ -109,21 +105,8 @@ def panels(table: Table) -> list[AnyPanel]:
             log=True,
             ticks={size: str(size) for size in sizes},
             settings=shares,
-            legend={"loc": "lower left"},
-            lines=[
-                Line(
-                    "standard",
-                    lambda run, r=rule, n=name: (
-                        sizes,
-                        run.details["capacity"][r][n][: len(sizes)],
-                    ),
-                    f"{label}, {rule}",
-                    colour,
-                    style,
-                )
-                for rule, style in (("sum", ".-"), ("nearest", ".:"))
-                for name, label, colour in measures
-            ],
+            legend=left,
+            lines=together,
         ),
         lambda axis: _draw_crossfire(axis, runs[0]),
     ]
@@ -143,9 +126,8 @@ def draw_examples(run: Run, path: pathlib.Path) -> None:
             example = run.details["kinds"][kind][site]["example"]
             successes = np.array(example["tokens"]) == example["target_token"]
             draw_map(axis, np.array(example["losses"]), successes, example["target"])
-            axis.set(
-                title=f"{site}, step {example['step']:.3g}: “{example['prompt']}”", xlabel="token"
-            )
+            title = f"{site}, step {example['step']:.3g}: “{example['prompt']}”"
+            axis.set(title=title, xlabel="token")
             axis.title.set_fontsize(9)
     save(figure, path, dpi=130)
 
@@ -168,42 +150,29 @@ _REACHED = {
 def compared(runs: list[Run]) -> list[str]:
     """Tables of other distances and other ways to edit."""
 
-    def tables(
-        name: str, columns: dict[str, str], first: Callable[[str, Run], dict]
-    ) -> Iterator[str]:
+    def tables(name: str, columns: dict[str, str], more: Callable) -> Iterator[str]:
         for kind, label in _KINDS.items():
-            found = [first(kind, run) | run.details["kinds"][kind][name] for run in runs]
-            rows = {
-                row: [
-                    [of[row][shown] for of in found if shown in of.get(row, {})]
-                    for shown in columns.values()
-                ]
-                for row in found[0]
-            }
+            found = [more(kind, run) | run.details["kinds"][kind][name] for run in runs]
+            rows = {}
+            for row in found[0]:
+                of_row = [of.get(row, {}) for of in found]
+                rows[row] = [[of[x] for of in of_row if x in of] for x in columns.values()]
             yield from (report.paragraph(label), shared.with_intervals(list(columns), rows))
 
     def ours(kind: str, run: Run) -> dict:
-        return {
-            "memory": {
-                name: run.metrics.get(f"{kind}_attention_{name}", np.nan)
-                for name in _METHODS.values()
-            }
-        }
+        values = {of: run.metrics.get(f"{kind}_attention_{of}", np.nan) for of in _METHODS.values()}
+        return {"memory": values}
 
     return [
         report.heading("Other ways to edit, attention"),
         *tables("baselines", _METHODS, ours),
-        report.paragraph(
-            """Random value: as large as the memory's, same key and bound. No bound: the value is added
+        shared.note("""Random value: as large as the memory's, same key and bound. No bound: the value is added
             everywhere. Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate.
             Logit bias: as much on the target as its prompt needs. Divergence: of the predictions after negative prompts,
-            in nats.""",
-            "note",
-        ),
+            in nats."""),
         report.heading("Other distances, attention"),
         *tables("distances", _REACHED, lambda kind, run: {}),
-        report.paragraph(
-            "AUC: how well the distance separates positive from negative prompts, for any bound.",
-            "note",
+        shared.note(
+            "AUC: how well the distance separates positive from negative prompts, for any bound."
         ),
     ]
