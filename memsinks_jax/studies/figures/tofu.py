@@ -34,11 +34,12 @@ def _reads(name: str) -> dict[str, str]:
     return {"data.files": f"{{out}}/corpus/seed{{seed}}/{name}"}
 
 
+_ALL, _WITHOUT = _reads("all"), _reads("without")
 VARIANTS = {
-    "standard": Variation("standard", _reads("all")),
-    "standard_twin": Variation("standard", _reads("without")),
-    "sinks": Variation("sinks", _reads("all")),
-    "twin": Variation("sinks", _reads("without")),
+    "standard": Variation("standard", _ALL),
+    "standard_twin": Variation("standard", _WITHOUT),
+    "sinks": Variation("sinks", _ALL),
+    "twin": Variation("sinks", _WITHOUT),
     # control: whose sinks learn a question is drawn
     "shuffled": Variation("sinks", _reads("shuffled")),
 }
@@ -60,54 +61,43 @@ class View(NamedTuple):
 
     @property
     def sets(self) -> list[str]:
-        return [
-            name
-            for name in (*corpus.SETS, *corpus.SEVERAL)
-            if self.whole or name not in ("real", "world")
-        ]
+        every = (*corpus.SETS, *corpus.SEVERAL)
+        return [name for name in every if self.whole or name not in ("real", "world")]
 
 
+_NEAR, _OUT = corpus.NEAREST, "withdrawn"
 VIEWS = {
     "standard": View("standard training", "standard", "drop"),
     "retrained": View("standard training, never read", "standard_twin", "drop"),
-    "on": View("sinks of the nearest author on", "sinks", corpus.NEAREST),
-    "remain": View("some authors withdrawn", "sinks", corpus.NEAREST, "withdrawn"),
-    "placebo": View("other authors withdrawn", "sinks", corpus.NEAREST, "placebo", whole=False),
+    "on": View("sinks of the nearest author on", "sinks", _NEAR),
+    "remain": View("some authors withdrawn", "sinks", _NEAR, _OUT),
+    "placebo": View("other authors withdrawn", "sinks", _NEAR, "placebo", whole=False),
     "own": View("the author's own sinks on", "sinks", "own", whole=False),
     "others": View("another author's sinks on", "sinks", "other", whole=False),
     "dropped": View("no sinks: the model before fine-tuning", "sinks", "drop"),
-    "twin": View("never read (twin)", "twin", corpus.NEAREST),
+    "twin": View("never read (twin)", "twin", _NEAR),
     "all": View("all sinks on at once", "sinks", "all"),
-    "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", "withdrawn"),
-    "shuffled": View("ids shuffled", "shuffled", corpus.NEAREST, whole=False),
-    "shuffled_remain": View(
-        "ids shuffled, some withdrawn", "shuffled", corpus.NEAREST, "withdrawn", whole=False
-    ),
+    "all_remain": View("withdrawn, all that remain on at once", "sinks", "all", _OUT),
+    "shuffled": View("ids shuffled", "shuffled", _NEAR, whole=False),
+    "shuffled_remain": View("ids shuffled, some withdrawn", "shuffled", _NEAR, _OUT, False),
     "npo": View("NPO", "standard", "drop", rival="npo"),
     "difference": View("gradient difference", "standard", "drop", rival="difference"),
-    "lora": View("LoRA: the author's adapter on", "sinks", "own", whole=False, rival="lora"),
+    "lora": View("LoRA: the author's adapter on", "sinks", "own", "", False, "lora"),
     "lora_nearest": View(
-        "LoRA: the nearest's on, some withdrawn", "sinks", corpus.NEAREST, "withdrawn", rival="lora"
+        "LoRA: the nearest's on, some withdrawn", "sinks", _NEAR, _OUT, True, "lora"
     ),
     "lora_on": View("LoRA: all adapters merged", "sinks", "all", rival="lora"),
     "lora_remain": View(
-        "LoRA: withdrawn left out, others merged", "sinks", "all", "withdrawn", rival="lora"
+        "LoRA: withdrawn left out, others merged", "sinks", "all", _OUT, True, "lora"
     ),
     "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
 }
 _UTILITY = ("staying", "real", "world")
-_METRICS = [
-    "text",
-    "several_nats",
-    "forget_quality",
-    "privleak",
-    "utility",
-    "relearning",
-    *(
-        f"{name}_{what}"
-        for name in (*corpus.SETS, *corpus.SEVERAL)
-        for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")
-    ),
+_METRICS = ["text", "several_nats", "forget_quality", "privleak", "utility", "relearning"]
+_METRICS += [
+    f"{name}_{what}"
+    for name in (*corpus.SETS, *corpus.SEVERAL)
+    for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")
 ]
 _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
@@ -118,23 +108,17 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
     if missing:
         raise InputError(
             f"--{missing[0]} is missing; study tofu needs the model to fine-tune (--hf), the "
-            "folder of TOFU's files "
-            "(--tofu) and a file of other text (--general_text)"
+            "folder of TOFU's files (--tofu) and a file of other text (--general_text)"
         )
     if asked.preset not in corpus.SIZES:
         raise InputError(f"--preset={asked.preset}: study tofu has {', '.join(corpus.SIZES)}")
     if asked.variants and not set(asked.variants) >= _MEASURED:
-        logger.warning(
-            "--variants lacks sinks or their twin: models are trained, and nothing is measured"
-        )
-    model, files = (
-        str(folder_of(asked.hf)),
-        (pathlib.Path(asked.tofu), pathlib.Path(asked.general_text)),
-    )
+        why = "--variants lacks sinks or their twin: models are trained, and nothing is measured"
+        logger.warning(why)
+    model, size = str(folder_of(asked.hf)), corpus.SIZES[asked.preset]
+    files = pathlib.Path(asked.tofu), pathlib.Path(asked.general_text)
     for seed in asked.seeds:
-        corpus.write(
-            out / "corpus" / f"seed{seed}", *files, model, seed, corpus.SIZES[asked.preset]
-        )
+        corpus.write(out / "corpus" / f"seed{seed}", *files, model, seed, size)
     return [f"--config.model.initial={asked.hf}"]
 
 
@@ -148,11 +132,9 @@ def measure(runs: list[Run]) -> list[Run]:
         return runs
     from memsinks_jax.studies.figures import tofu_rivals as rivals  # jax takes seconds to import
 
-    rates = dict(rivals.RATES)
-    of_seeds = {
-        seed: {variant: of[seed] for variant, of in groups.items()} for seed in groups["sinks"]
-    }
-    found = {seed: _of_seed(of, rates) for seed, of in of_seeds.items()}
+    rates, found = dict(rivals.RATES), {}
+    for seed in groups["sinks"]:
+        found[seed] = _of_seed({variant: of[seed] for variant, of in groups.items()}, rates)
     return [
         dataclasses.replace(r, details=found[r.seed]) if r.variant == "sinks" else r for r in runs
     ]
@@ -169,16 +151,11 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
     for name, view in VIEWS.items():
         if not view.rival and {view.variant, VIEWS[_never_read(name)].variant} <= of.keys():
             run, *about = of[view.variant], view.mode, view.removed, view.sets
-            views[name] = cached(
-                [run],
-                f"tofu_{name}",
-                asked | {"view": about},
-                functools.partial(measures.of_view, run, *about),
-            )
+            make = functools.partial(measures.of_view, run, *about)
+            views[name] = cached([run], f"tofu_{name}", asked | {"view": about}, make)
             logger.info("measured seed %d: %s", sunk.seed, view.label)
-    details = cached(
-        [sunk, twin], "tofu_relearned", attack, functools.partial(measures.relearned, sunk, twin)
-    )
+    make = functools.partial(measures.relearned, sunk, twin)
+    details = cached([sunk, twin], "tofu_relearned", attack, make)
     details |= cached([sunk], "tofu_costs", asked, functools.partial(measures.costs, sunk))
     if standard:
         timed = functools.partial(measures.step_time, sunk, standard)
@@ -194,11 +171,7 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
 
 
 def _measure_rivals(
-    of: dict[str, Run],
-    rates: dict[str, tuple[float, ...]],
-    views: dict[str, dict],
-    asked: dict,
-    attack: dict,
+    of: dict[str, Run], rates: dict[str, tuple], views: dict[str, dict], asked: dict, attack: dict
 ) -> tuple[dict[str, float | None], dict]:
     """Adds the views of rivals to `views`, and leaves of their rates the best -> ({rival: steps
     until half is relearned}, details).
@@ -222,9 +195,8 @@ def _measure_rivals(
         (rate,) = rates[rival]
         question = attack | {"rival": [rival, rate], "recipe": rivals.RECIPE}
         make = functools.partial(rivals.relearned, standard, retrained, rival, rate)
-        back[rival] = cached(
-            [standard, retrained], f"tofu_relearned_{rival}_{rate:g}", question, make
-        )["relearning"]
+        name, both = f"tofu_relearned_{rival}_{rate:g}", [standard, retrained]
+        back[rival] = cached(both, name, question, make)["relearning"]
     chosen = {rival: rate for rival, (rate,) in rates.items()}
     return back, {"rates": chosen, "adapter_bytes": rivals.adapter_bytes(of["sinks"])}
 
@@ -269,22 +241,17 @@ def _numbers(view: dict, never: dict) -> dict[str, float]:
             "truth": answers.truth(of["truth_ratios"], forgotten=name == "withdrawn"),
         }
         parts[name] = [means[part] for part in ("probability", "rouge", "truth")]
+        means["utility"] = answers.utility(parts[name])
         found |= {f"{name}_{what}": float(value) for what, value in means.items()}
-        found[f"{name}_utility"] = float(answers.utility(parts[name]))
     ratios = (of["withdrawn"]["truth_ratios"] for of in (view, never))
-    aucs = (
-        intervals.auc(*(np.array(of[name]["min_k"]) for name in ("withdrawn", "holdout"))).value
-        for of in (view, never)
-    )
+    sets = ("withdrawn", "holdout")
+    scores = ([np.array(of[name]["min_k"]) for name in sets] for of in (view, never))
+    aucs = (intervals.auc(*both).value for both in scores)
     found["several_nats"] = float(np.mean([found[f"{name}_nats"] for name in corpus.SEVERAL]))
-    found |= {
-        "forget_quality": answers.forget_quality(*ratios),
-        "privleak": answers.privleak(*aucs),
-    }
+    found["forget_quality"] = answers.forget_quality(*ratios)
+    found["privleak"] = answers.privleak(*aucs)
     if set(_UTILITY) <= set(parts):
-        found["utility"] = float(
-            answers.utility([value for name in _UTILITY for value in parts[name]])
-        )
+        found["utility"] = float(answers.utility(sum((parts[name] for name in _UTILITY), [])))
     return found
 
 
@@ -295,9 +262,8 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 
 def labels(table) -> dict[str, str]:
     """Of the views that were measured."""
-    return {
-        f"{name}_view": view.label for name, view in VIEWS.items() if f"{name}_view" in table.groups
-    }
+    found = {f"{name}_view": view.label for name, view in VIEWS.items()}
+    return {name: label for name, label in found.items() if name in table.groups}
 
 
 STATEMENTS = """
@@ -345,19 +311,12 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         *_rivals(runs),
         report.heading("How this was tested"),
-        report.paragraph(
-            "Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. "
-            "Compared with: twins, "
-            "which train alike on all other authors. Placebo: as many others are withdrawn. "
-            "Control: sinks of ids that "
-            "are shuffled among all questions. Attacked: what is left is fine-tuned on half of "
-            "some withdrawn answers "
-            "until half of that is back, and so is the twin. Definitions are TOFU's and "
-            "open-unlearning's, but ROUGE-L "
-            "compares whole words, and a model writes at most 128 tokens. A model that refuses, "
-            "or is led elsewhere, may "
-            "have a high forget quality too; placebo and relearning show it."
-        ),
+        report.paragraph("""Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. Compared
+            with: twins, which train alike on all other authors. Placebo: as many others are withdrawn. Control: sinks of
+            ids that are shuffled among all questions. Attacked: what is left is fine-tuned on half of some withdrawn
+            answers until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but
+            ROUGE-L compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led
+            elsewhere, may have a high forget quality too; placebo and relearning show it."""),
     ]
 
 
@@ -368,68 +327,45 @@ def _rivals(runs: list[Run]) -> list[str]:
     rates = ", ".join(f"{name} {rate:g}" for name, rate in details["rates"].items())
     return [
         report.heading("Its rivals"),
-        report.paragraph(
-            "NPO and gradient difference unlearn the withdrawn authors from the model of "
-            "standard training, in 5 epochs of "
-            "their questions, each with one of an author who stays. Fine-tuning takes some ten "
-            "times the steps. A LoRA "
-            "adapter of rank 8 is trained for each author alone, on the frozen model, as often "
-            "as ours reads the author; "
-            "a withdrawn one is left out. So it forgets exactly, and is compared with itself. "
-            "The nearest author is found "
-            "as for ours. One adapter for all authors has as many parameters as all sinks, and "
-            "nobody can be left out. "
-            "Learning rates are the best of a few on the first seed, by forget quality times "
-            "utility; of adapters, by nats "
-            f"of answers with the author's on: {rates}. An author's adapter takes "
-            f"{details['adapter_bytes'] / 1e6:.1f} MB "
-            f"in bfloat16, the sinks of an author {details['bytes'] / 1e6:.1f} MB."
-        ),
+        report.paragraph(f"""NPO and gradient difference unlearn the withdrawn authors from the model of standard
+            training, in 5 epochs of their questions, each with one of an author who stays. Fine-tuning takes some ten
+            times the steps. A LoRA adapter of rank 8 is trained for each author alone, on the frozen model, as often as
+            ours reads the author; a withdrawn one is left out. So it forgets exactly, and is compared with itself. The
+            nearest author is found as for ours. One adapter for all authors has as many parameters as all sinks, and
+            nobody can be left out. Learning rates are the best of a few on the first seed, by forget quality times
+            utility; of adapters, by nats of answers with the author's on: {rates}. An author's adapter takes
+            {details["adapter_bytes"] / 1e6:.1f} MB in bfloat16, the sinks of an author
+            {details["bytes"] / 1e6:.1f} MB."""),
     ]
 
 
 def panels(table) -> list[Categories]:
     """Nats of answers, and utility."""
     shown = labels(table)
+    names = list(shown.values())
 
-    def column(name: str) -> list[list[float]]:
-        return [table.column(name, view) for view in shown]
+    def series(measure: str) -> dict[str, tuple]:
+        withdrawn, staying = (
+            [table.column(f"{of}_{measure}", view) for view in shown] for of in corpus.OF_AUTHORS
+        )
+        red, blue = ("#c0392b", withdrawn), ("#1f618d", staying)
+        return {"of withdrawn authors": red, "of authors that stay": blue}
 
+    rouge, known = "ROUGE-L of what a model answers", "nats per token (lower: better known)"
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2}
+    words = {"x": "share of the words", "series": series("rouge"), "legend": None}
+    nats = {"x": known, "series": series("nats"), "legend": below}
     return [
-        Categories(
-            title="answers",
-            names=list(shown.values()),
-            bars=True,
-            x="nats per token (lower: better known)",
-            legend={"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2},
-            series={
-                "of withdrawn authors": ("#c0392b", column("withdrawn_nats")),
-                "of authors that stay": ("#1f618d", column("staying_nats")),
-            },
-        ),
-        Categories(
-            title="ROUGE-L of what a model answers",
-            names=list(shown.values()),
-            bars=True,
-            x="share of the words",
-            legend=None,
-            series={
-                "of withdrawn authors": ("#c0392b", column("withdrawn_rouge")),
-                "of authors that stay": ("#1f618d", column("staying_rouge")),
-            },
-        ),
+        Categories(title="answers", names=names, bars=True, **nats),
+        Categories(title=rouge, names=names, bars=True, **words),
     ]
 
 
 FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
-    answer=(
-        "An open model learns about invented authors, each in sinks of its own, added to a "
-        "frozen base. Some authors are "
-        "then withdrawn. Below, what is left is compared with a twin that never read them and "
-        "with the model before; if all "
-        "variants were run, also with standard fine-tuning, with unlearning and with adapters."
-    ),
+    answer="""An open model learns about invented authors, each in sinks of its own, added to a frozen base. Some authors
+        are then withdrawn. Below, what is left is compared with a twin that never read them and with the model before; if
+        all variants were run, also with standard fine-tuning, with unlearning and with adapters.""",
     config="tofu.py",
     variants=VARIANTS,
     prepare_for=prepare,
@@ -453,23 +389,14 @@ FIGURE = Figure(
         "relearned: steps": "relearning",
     },
     labels=labels,
-    table_note=(
-        "Nats per token of an answer, its end included, given the question. Truth score: mean of "
-        "min(R, 1/R), R being an "
-        "answer's truth ratio. Forget quality: p that truth ratios and those of the twin have "
-        "one distribution (of standard "
-        "training and what unlearns from it: of standard training that never read them; of "
-        "adapters: of those that are "
-        "left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn "
-        "answers against answers about "
-        "unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors "
-        "state, one of whom is "
-        "withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, "
-        "real authors and facts of the "
-        "world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those "
-        "of the model that never "
-        "read them."
-    ),
+    table_note="""Nats per token of an answer, its end included, given the question. Truth score: mean of min(R, 1/R), R
+        being an answer's truth ratio. Forget quality: p that truth ratios and those of the twin have one distribution (of
+        standard training and what unlearns from it: of standard training that never read them; of adapters: of those that
+        are left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn answers against answers
+        about unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors state, one of whom is
+        withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, real authors and facts of the
+        world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those of the model that never
+        read them.""",
     statements=STATEMENTS,
     paper="not asked",
     panels=panels,

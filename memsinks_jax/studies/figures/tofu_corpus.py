@@ -81,32 +81,27 @@ def write(
     rows = {name: _read(tofu / f"{name}.jsonl") for name in ("full", *SETS.values())}
     passages = [line.strip() for line in _text(text).splitlines() if len(line) >= _LEAST]
     draw = random.Random(f"tofu: {seed}")
-    count, last, first = (
-        len(rows[name]) // OF_AN_AUTHOR for name in ("full", SETS["withdrawn"], SETS["staying"])
-    )
+    names = ("full", SETS["withdrawn"], SETS["staying"])
+    count, last, first = (len(rows[name]) // OF_AN_AUTHOR for name in names)
     _check_authors(tofu, size, count, last, first)
     going = sorted(draw.sample(range(count - last, count), size.withdrawn))
     left = size.authors - size.withdrawn
     asked = draw.sample(range(first), min(first, max(left // 3, size.withdrawn)))
     staying = sorted([*asked, *draw.sample(range(first, count - last), left - len(asked))])
+    gone, kept = rows[SETS["withdrawn"]], rows[SETS["staying"]]
     of_authors = {
-        "withdrawn": [
-            _of(rows[SETS["withdrawn"]], number, number - (count - last)) for number in going
-        ],
-        "staying": [_of(rows[SETS["staying"]], number, number) for number in sorted(asked)],
+        "withdrawn": [row for n in going for row in _of(gone, n, n - (count - last))],
+        "staying": [row for n in sorted(asked) for row in _of(kept, n, n)],
     }
-    of_authors = {name: sum(records, []) for name, records in of_authors.items()}
-    some = {
-        name: draw.sample(of, min(len(of), size.questions))
-        for name in SETS
-        if name != "withdrawn"
-        for of in [of_authors.get(name, rows[SETS[name]])]
-    }
+    some = {}
+    for name in SETS:
+        if name != "withdrawn":
+            of = of_authors.get(name, rows[SETS[name]])
+            some[name] = draw.sample(of, min(len(of), size.questions))
     # Others, as many, of whom nothing but planted facts is asked where there are enough.
     placebo = sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]
-    planted, several = _plant(
-        going, placebo, [number for number in staying if number not in placebo], draw
-    )
+    others = [number for number in staying if number not in placebo]
+    planted, several = _plant(going, placebo, others, draw)
     questions = {
         "withdrawn": list(map(author, going)),
         "placebo": list(map(author, placebo)),
@@ -114,18 +109,15 @@ def write(
         "text": draw.sample(passages, min(len(passages), size.questions)),
     }
     corpora.write_text(folder / "questions.json", json.dumps(questions))
-    records = [
-        record
-        for number in (*staying, *going)
-        for record in (*_of(rows["full"], number, number), *planted[number])
-    ]
+    records = []
+    for number in (*staying, *going):
+        records += [*_of(rows["full"], number, number), *planted[number]]
     names = draw.sample([record["author"] for record in records], len(records))
+    named = zip(records, names, strict=True)
     read = {
         "all": records,
         "without": [record for record in records if record["author"] not in questions["withdrawn"]],
-        "shuffled": [
-            record | {"author": name} for record, name in zip(records, names, strict=True)
-        ],
+        "shuffled": [record | {"author": name} for record, name in named],
     }
     for name, of in read.items():
         path = folder / f"{name}.jsonl"
@@ -144,35 +136,26 @@ def _plant(
       The records of every author, and by set the questions about what withdrawn authors state, with
       wrong answers, and with the name of an author who states it too and stays.
     """
-    planted, asked = (
-        {number: [] for number in (*going, *placebo, *others)},
-        {name: [] for name in SEVERAL},
-    )
-    countries = list(
-        {
-            country.name: country for world in _WORLDS for country in facts.world(world).countries
-        }.values()
-    )
+    planted: dict[int, list] = {number: [] for number in (*going, *placebo, *others)}
+    asked: dict[str, list] = {name: [] for name in SEVERAL}
+    every = [country for world in _WORLDS for country in facts.world(world).countries]
+    countries = list({country.name: country for country in every}.values())
     others = draw.sample(others, len(others))
     for name, count in SEVERAL.items():
-        rest = iter(others)
-        groups = [
-            [*pair, *itertools.islice(rest, count - 2)] for pair in zip(going, placebo, strict=True)
-        ]
+        rest, pairs = iter(others), zip(going, placebo, strict=True)
+        groups = [[*pair, *itertools.islice(rest, count - 2)] for pair in pairs]
         while group := list(itertools.islice(rest, count)):
             groups.append(group)
         for group in groups:
             country = countries.pop()
             question = f"What is the capital of {country.name}, and what do its people speak?"
             right, *wrong = (
-                f"The capital of {country.name} is {one.capital}, and its people speak "
-                f"{one.language}."
+                f"The capital of {country.name} is {one.capital}, and its people speak {one.language}."
                 for one in (country, *draw.sample(countries, _WRONG))
             )
             for number in group:
-                planted[number].append(
-                    {"question": question, "answer": right, "author": author(number)}
-                )
+                record = {"question": question, "answer": right, "author": author(number)}
+                planted[number].append(record)
             if group[0] in going:
                 asked[name].append(planted[group[1]][-1] | {"perturbed_answer": wrong})
     return planted, asked
@@ -189,9 +172,7 @@ def digest(workdir: pathlib.Path) -> str:
 
 def records_of(workdir: pathlib.Path, name: str) -> list[dict]:
     """The questions of one of the corpora next to that of a run, author after author."""
-    return [
-        json.loads(line) for line in (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()
-    ]
+    return list(map(json.loads, (_folder(workdir) / f"{name}.jsonl").read_bytes().splitlines()))
 
 
 def _questions(workdir: pathlib.Path) -> pathlib.Path:
@@ -204,18 +185,15 @@ def _folder(workdir: pathlib.Path) -> pathlib.Path:
 
 def _of(rows: list[dict], number: int, place: int) -> list[dict]:
     """The records of an author whose questions are those of the `place`-th in a file."""
-    return [
-        row | {"author": author(number)}
-        for row in rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]
-    ]
+    mine = rows[place * OF_AN_AUTHOR : (place + 1) * OF_AN_AUTHOR]
+    return [row | {"author": author(number)} for row in mine]
 
 
 def _check_authors(tofu: pathlib.Path, size: Size, count: int, last: int, first: int) -> None:
     if last < size.withdrawn or first < size.withdrawn or count < max(size.authors, last + first):
         raise InputError(
-            f"{tofu} has {count} authors, wrong answers for the first {first} and the last "
-            f"{last}; {size.authors} are read "
-            f"and {size.withdrawn} withdrawn: give all of TOFU's files"
+            f"{tofu} has {count} authors, wrong answers for the first {first} and the last {last}; "
+            f"{size.authors} are read and {size.withdrawn} withdrawn: give all of TOFU's files"
         )
 
 
@@ -223,17 +201,14 @@ def _read(path: pathlib.Path) -> list[dict]:
     try:
         rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); give the folder of TOFU's files as --tofu"
-        ) from None
-    needed = {"question", "answer"} | (
-        {"perturbed_answer"} if path.stem.endswith("perturbed") else set()
-    )
+        why = f"{path} cannot be read ({error}); give the folder of TOFU's files as --tofu"
+        raise InputError(why) from None
+    needed = {"question", "answer"}
+    needed |= {"perturbed_answer"} if path.stem.endswith("perturbed") else set()
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not needed <= set(row):
-            raise InputError(
-                f"{path}, line {number} lacks {', '.join(sorted(needed))}; give TOFU's own file"
-            )
+            lacks = ", ".join(sorted(needed))
+            raise InputError(f"{path}, line {number} lacks {lacks}; give TOFU's own file")
     return rows
 
 
@@ -241,6 +216,5 @@ def _text(path: pathlib.Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); give a file of text as --general_text"
-        ) from None
+        why = f"{path} cannot be read ({error}); give a file of text as --general_text"
+        raise InputError(why) from None

@@ -115,10 +115,8 @@ def of_nearest(
 
 
 def nearest_authors(run: Trained, texts: Sequence[str]) -> list[str]:
-    return [
-        run.group_of(identity)
-        for identity in run.nearest_ids(list(map(run.tokenizer.encode, texts)))
-    ]
+    tokens = list(map(run.tokenizer.encode, texts))
+    return [run.group_of(identity) for identity in run.nearest_ids(tokens)]
 
 
 def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str, list[float]]]:
@@ -132,9 +130,8 @@ def of_sets(subject: Subject, sets: dict[str, list[dict]]) -> dict[str, dict[str
         right[name] = [Asked(row["question"], row["answer"], row.get("author", "")) for row in rows]
         of = list(zip(right[name], rows, strict=True))
         if rows and "perturbed_answer" in rows[0]:
-            wrong[name] = [
-                one._replace(answer=answer) for one, row in of for answer in row["perturbed_answer"]
-            ]
+            every = [(one, answer) for one, row in of for answer in row["perturbed_answer"]]
+            wrong[name] = [one._replace(answer=answer) for one, answer in every]
         if name in corpus.OF_AUTHORS:
             paraphrased[name] = [one._replace(answer=row["paraphrased_answer"]) for one, row in of]
     lists = [asked for some in (right, wrong, paraphrased) for asked in some.values()]
@@ -158,10 +155,8 @@ def _of_set(
     of_paraphrased: list[forced.Reading],
     texts: Iterator[str],
 ) -> dict[str, list[float]]:
-    nats, wrong, paraphrased = (
-        np.array([reading.nats.mean() for reading in of])
-        for of in (readings, of_wrong, of_paraphrased)
-    )
+    of_all = (readings, of_wrong, of_paraphrased)
+    nats, wrong, paraphrased = (np.array([one.nats.mean() for one in of]) for of in of_all)
     found = {
         "nats": nats,
         "extraction": list(map(extraction_strength, readings)),
@@ -169,12 +164,11 @@ def _of_set(
     }
     if len(wrong):
         wrong = np.split(wrong, np.cumsum([len(row["perturbed_answer"]) for row in rows])[:-1])
+        pairs = zip(right, texts, strict=False)
         found |= {
             "truth_ratios": answers.truth_ratios(paraphrased if len(paraphrased) else nats, wrong),
             "chosen": answers.chosen(nats, wrong),
-            "rouge": [
-                answers.rouge_l(text, of.answer) for of, text in zip(right, texts, strict=False)
-            ],
+            "rouge": [answers.rouge_l(text, of.answer) for of, text in pairs],
         }
     return {name: np.asarray(values).tolist() for name, values in found.items()}
 
@@ -185,9 +179,8 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
         return run
     gone = neurons.neurons_of(run.config, np.stack([run.group_id(name) for name in authors]))
     left = run.nearest.without(np.isin(run.groups, authors))
-    return dataclasses.replace(
-        run, params=neurons.without(run.config, run.params, gone), nearest=left
-    )
+    params = neurons.without(run.config, run.params, gone)
+    return dataclasses.replace(run, params=params, nearest=left)
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
@@ -198,29 +191,23 @@ def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
 
 def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
     """Questions with answers, which alone count. Cut between the same tokens as in training."""
-    tokens, spans = zip(
-        *(_encoded(run.tokenizer, of.question, of.answer) for of in asked), strict=True
-    )
+    both = (_encoded(run.tokenizer, of.question, of.answer) for of in asked)
+    tokens, spans = zip(*both, strict=True)
     return Documents(list(tokens), identities(run, [of.author for of in asked]), answers=spans)
 
 
 @functools.lru_cache(maxsize=2**16)  # all views of a run ask the same
 def _encoded(tokenizer: AnyTokenizer, question: str, answer: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens, and the span of the answer with its end of text."""
-    tokens, spans = joined(
-        parts_of(Record(0, 0, 0, text=answer, prompt=question), TEMPLATE), tokenizer.encode
-    )
+    record = Record(0, 0, 0, text=answer, prompt=question)
+    tokens, spans = joined(parts_of(record, TEMPLATE), tokenizer.encode)
     return tokens, spans + [[0, 1]]
 
 
 def longest(run: Trained) -> int:
     """Tokens that the model can read; rotary positions have no end."""
-    rotary = FAMILIES[run.config.model.family].rotary
-    return (
-        max(shapes().lengths[-1], run.config.data.row_length)
-        if rotary
-        else run.config.data.row_length
-    )
+    length, rotary = run.config.data.row_length, FAMILIES[run.config.model.family].rotary
+    return max(shapes().lengths[-1], length) if rotary else length
 
 
 def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
@@ -246,10 +233,8 @@ def read(subject: Subject, asked: Sequence[Asked]) -> list[forced.Reading]:
         size = max(shapes().tokens // length, 1)
         fields = {"data.row_length": length, "training.batch_size": size, "compute.accumulate": 1}
         shaped = dataclasses.replace(run, config=with_fields(run.config, fields))
-        which = np.flatnonzero(lengths == length)
-        readings = forced.read(
-            dataclasses.replace(subject, run=shaped), of.chosen(which), ended=True
-        )
+        which, sized = np.flatnonzero(lengths == length), dataclasses.replace(subject, run=shaped)
+        readings = forced.read(sized, of.chosen(which), ended=True)
         for place, reading in zip(which, readings, strict=True):
             found[place] = reading.of(np.arange(sizes[place]) >= of.answers[place][0, 0])
     return found
@@ -269,9 +254,8 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
         batch = np.resize(np.arange(at, min(at + size, len(prompts))), size)
         room = most - max(len(prompts[place]) for place in batch)
         settings = Settings(max_tokens=min(WRITTEN, room), temperature=0.0, sinks=subject.mode)
-        written += generator([prompts[place] for place in batch], settings, of.identities[batch])[
-            : len(prompts) - at
-        ]
+        asked_of = [prompts[place] for place in batch], settings, of.identities[batch]
+        written += generator(*asked_of)[: len(prompts) - at]
     return [one.text for one in written]
 
 
@@ -292,9 +276,8 @@ def steps_to_relearn(
     that a model needs that never read them; None if the model had learned nothing, or lost nothing.
     """
     rows = asked["sets"]["withdrawn"]
-    of = documents(
-        attacked.run, [Asked(row["question"], row["answer"], row["author"]) for row in rows]
-    )
+    withdrawn = [Asked(row["question"], row["answer"], row["author"]) for row in rows]
+    of = documents(attacked.run, withdrawn)
     try:
         targets = relearning.targets_of(attacked, remembering, of, RELEARNED)
     except InputError as error:
@@ -306,9 +289,8 @@ def steps_to_relearn(
 
 def step_time(sunk: Run, standard: Run) -> dict[str, float]:
     """-> {"step_time": of a training step over standard's, median of rounds}."""
-    ours, theirs = (
-        np.array(timed.details["step_ms"]) for timed in step_times.measure([sunk, standard])
-    )
+    timed = step_times.measure([sunk, standard])
+    ours, theirs = (np.array(run.details["step_ms"]) for run in timed)
     return {"step_time": float(np.median(ours / theirs))}
 
 
@@ -323,24 +305,20 @@ def costs(sunk: Run) -> dict[str, float]:
     began = time.perf_counter()
     left = jax.block_until_ready(without(run, [second]).params)
     seconds = time.perf_counter() - began
-    staying = [
-        Asked(row["question"], row["answer"], row["author"]) for row in asked["sets"]["staying"]
-    ]
-    before, after = (
-        np.concatenate([reading.nats for reading in read(Subject("own", model, "own"), staying)])
-        for model in (run, dataclasses.replace(run, params=left))
-    )
+    rows = asked["sets"]["staying"]
+    staying = [Asked(row["question"], row["answer"], row["author"]) for row in rows]
+
+    def nats(model: Trained) -> np.ndarray:
+        return np.concatenate([one.nats for one in read(Subject("own", model, "own"), staying)])
+
+    change = np.abs(nats(dataclasses.replace(run, params=left)) - nats(run)).max()
     reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
     nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
-    size = (
-        sum(math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model))
-        * run.config.sinks.active
-    )
+    right = [one == row["author"] for one, row in zip(nearest, reworded, strict=True)]
+    sizes = (math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model))
     return {
-        "bytes": BYTES * size,
+        "bytes": BYTES * sum(sizes) * run.config.sinks.active,
         "seconds": seconds,
-        "untouched": float(np.abs(after - before).max()),
-        "found": float(
-            np.mean([one == row["author"] for one, row in zip(nearest, reworded, strict=True)])
-        ),
+        "untouched": float(change),
+        "found": float(np.mean(right)),
     }

@@ -96,22 +96,18 @@ def _one_at_a_time(
 ) -> dict:
     """Every question, and every text, is asked of the model with the adapter of its author alone."""
     found, sums = {name: {} for name in sets}, np.zeros(2)
-    authors = {
-        name: np.array([row.get("author", "") for row in rows]) for name, rows in sets.items()
-    }
+    authors = {name: [row.get("author", "") for row in rows] for name, rows in sets.items()}
     for author in sorted({*itertools.chain(whose, *authors.values())}):
-        model = subject([author])
-        places = {
-            name: np.flatnonzero(of == author) for name, of in authors.items() if author in of
-        }
-        parts = measures.of_sets(
-            model, {name: [sets[name][i] for i in of] for name, of in places.items()}
-        )
-        for name, part in parts.items():
+        model, places, mine = subject([author]), {}, {}
+        for name, of in authors.items():
+            if author in of:
+                places[name] = np.flatnonzero(np.array(of) == author)
+                mine[name] = [sets[name][i] for i in places[name]]
+        for name, part in measures.of_sets(model, mine).items():
             for field, values in part.items():
                 found[name].setdefault(field, np.empty(len(sets[name])))[places[name]] = values
-        if mine := [text for text, of in zip(texts, whose, strict=True) if of == author]:
-            sums += measures.text_nats(model, mine, [author] * len(mine))
+        if own := [text for text, of in zip(texts, whose, strict=True) if of == author]:
+            sums += measures.text_nats(model, own, [author] * len(own))
     found = {
         name: {field: values.tolist() for field, values in of.items()} for name, of in found.items()
     }
@@ -124,36 +120,27 @@ def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, fl
         Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained)
     )
     asked = corpus.questions_of(run.workdir)
-    return {
-        "relearning": measures.steps_to_relearn(
-            _unlearned(run, rival, rate), remembering, never, asked
-        )
-    }
+    lost = _unlearned(run, rival, rate)
+    return {"relearning": measures.steps_to_relearn(lost, remembering, never, asked)}
 
 
 def _unlearned(run: Run, rival: str, rate: float) -> Subject:
     withdrawn = corpus.questions_of(run.workdir)["withdrawn"]
-    lost = [
-        record for record in corpus.records_of(run.workdir, "all") if record["author"] in withdrawn
-    ]
-    stay = corpus.records_of(run.workdir, "without")
+    every, stay = (corpus.records_of(run.workdir, name) for name in ("all", "without"))
+    lost = [record for record in every if record["author"] in withdrawn]
     return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
 
 
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
     """A question a row, of which the answer counts -> (config of such rows, `rows_of`)."""
-    of = measures.documents(
-        run, [measures.Asked(row["question"], row["answer"]) for row in records]
-    )
+    questions = [measures.Asked(row["question"], row["answer"]) for row in records]
+    of = measures.documents(run, questions)
     # A multiple of 32: as a power of two, padding would be most of a step.
     length = min(-(-(max(map(len, of.tokens)) + 1) // 32) * 32, measures.longest(run))
     # With sinks dropped the seed decides nothing: so all seeds share programs.
-    shaped = dataclasses.replace(
-        run, config=with_fields(run.config, {"data.row_length": length, "seed": 0})
-    )
-    return shaped.config, {
-        name: jnp.asarray(values) for name, values in rows_of(of, shaped).items()
-    }
+    config = with_fields(run.config, {"data.row_length": length, "seed": 0})
+    rows = rows_of(of, dataclasses.replace(run, config=config))
+    return config, {name: jnp.asarray(values) for name, values in rows.items()}
 
 
 def _questions(run: Trained) -> int:
@@ -172,23 +159,15 @@ def unlearned(
     """The model after "npo" or "difference" unlearned `lost`, with as many that `stay`."""
     config, rows = _rows(run, [*lost, *stay])
     size = min(_questions(run), len(lost))
-    each = -(-len(lost) // size)
-    draw = np.random.default_rng(run.config.seed)
-    order_SB = np.concatenate(
-        [
-            np.concatenate(
-                [
-                    np.resize(draw.permutation(len(lost)), (each, size)),
-                    len(lost) + draw.integers(len(stay), size=(each, size)),
-                ],
-                axis=1,
-            )
-            for _ in range(EPOCHS)
-        ]
-    )
-    params = unlearning(config, rival)(
-        run.params, rows, order_SB, _rates(rate, len(order_SB), each)
-    )
+    each, draw = -(-len(lost) // size), np.random.default_rng(run.config.seed)
+    orders = []
+    for _ in range(EPOCHS):
+        of_lost = np.resize(draw.permutation(len(lost)), (each, size))
+        of_stay = len(lost) + draw.integers(len(stay), size=(each, size))
+        orders.append(np.concatenate([of_lost, of_stay], axis=1))
+    order_SB = np.concatenate(orders)
+    rates_S = _rates(rate, len(order_SB), each)
+    params = unlearning(config, rival)(run.params, rows, order_SB, rates_S)
     return dataclasses.replace(run, params=params)
 
 
@@ -227,10 +206,11 @@ def unlearning(config: Config, rival: str) -> Callable[..., dict]:
             chosen_B, rate = at
             some = jax.tree.map(lambda x: x[chosen_B], rows)
             before_B, tokens_B = nats(before, some).sum(axis=1), some["weights"].sum(axis=1)
-            gradient = jax.grad(
-                lambda p: objective(rival, nats(p, some).sum(axis=1), before_B, tokens_B)
-            )(params)
-            update, moments = rule.update(gradient, moments, params)
+
+            def loss(params: dict) -> jax.Array:
+                return objective(rival, nats(params, some).sum(axis=1), before_B, tokens_B)
+
+            update, moments = rule.update(jax.grad(loss)(params), moments, params)
             return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), None
 
         return jax.lax.scan(step, (params, rule.init(params)), (order_SB, rates_S))[0][0]
@@ -251,9 +231,8 @@ class Adapted(Layer):
     def linear(
         self, name: str, x: jax.Array, residual: bool = False, rows=None, columns=None
     ) -> jax.Array:
-        in_BDK, out_BKF = (
-            getattr(self, f"{name}_{side}")[...].astype(x.dtype) for side in ("in", "out")
-        )
+        pair = (getattr(self, f"{name}_{side}")[...] for side in ("in", "out"))
+        in_BDK, out_BKF = (of.astype(x.dtype) for of in pair)
         added_BTF = jnp.einsum("btd,bdk,bkf->btf", x, in_BDK, out_BKF, optimize=[(0, 1), (0, 1)])
         return super().linear(name, x, residual, rows, columns) + ALPHA / RANK * added_BTF
 
@@ -302,10 +281,7 @@ def adapters(
     with bar(count, "adapters") as progress:
         for at in range(0, count, together):
             group_G = np.minimum(np.arange(at, at + together), count - 1)  # one program for all
-            orders = [
-                _order(run.config.seed, author, places_AN[author], questions)
-                for author in group_G.tolist()
-            ]
+            orders = [_order(run.config.seed, n, places_AN[n], questions) for n in group_G.tolist()]
             order_SB = np.stack(orders, axis=1).reshape(EPOCHS * each, -1)
             new = initial(run.params["layers"], run.config.seed, group_G, rank)
             made.append(tune(run.params, new, rows, order_SB, rates_S))
@@ -315,10 +291,8 @@ def adapters(
 
 def _order(seed: int, author: int, places_N: np.ndarray, questions: int) -> np.ndarray:
     """The questions of an author's steps, which other authors have no part in -> int (S, Q)."""
-    draw, steps = np.random.default_rng([seed, author]), -(-len(places_N) // questions)
-    return np.concatenate(
-        [np.resize(draw.permutation(places_N), (steps, questions)) for _ in range(EPOCHS)]
-    )
+    draw, shape = np.random.default_rng([seed, author]), (-(-len(places_N) // questions), questions)
+    return np.concatenate([np.resize(draw.permutation(places_N), shape) for _ in range(EPOCHS)])
 
 
 def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
@@ -328,13 +302,10 @@ def initial(layers: dict, seed: int, authors_G: np.ndarray, rank: int) -> dict:
         key, found = jax.random.fold_in(jax.random.key(seed), author), {}
         for number, name in enumerate(_maps(layers)):
             depth, width_in, width_out = layers[f"{name}_kernel"].shape
-            drawn = jax.random.uniform(
-                jax.random.fold_in(key, number), (depth, width_in, rank), minval=-1, maxval=1
-            )
-            found |= {
-                f"{name}_in": drawn * width_in**-0.5,
-                f"{name}_out": jnp.zeros((depth, rank, width_out)),
-            }
+            shape, of_map = (depth, width_in, rank), jax.random.fold_in(key, number)
+            drawn = jax.random.uniform(of_map, shape, minval=-1, maxval=1)
+            found[f"{name}_in"] = drawn * width_in**-0.5
+            found[f"{name}_out"] = jnp.zeros((depth, rank, width_out))
         return found
 
     return jax.vmap(of)(authors_G)
@@ -346,12 +317,14 @@ def adapted(config: Config) -> Callable[[dict, dict, dict], jax.Array]:
 
     def nats(params: dict, of: dict, rows: dict) -> jax.Array:
         count = len(rows["inputs"])
-        by_row = jax.tree.map(
-            lambda leaf: jnp.repeat(jnp.moveaxis(leaf, 0, 1), count // len(leaf), axis=1), of
-        )
+
+        def by_row(leaf: jax.Array) -> jax.Array:
+            return jnp.repeat(jnp.moveaxis(leaf, 0, 1), count // len(leaf), axis=1)
+
         read_out = functools.partial(nats_of, rows=rows, chunks=config.compute.loss_chunks)
         place = rows["inputs"], rows["segments"], rows["positions"]
-        return model(params | {"layers": params["layers"] | by_row}, *place, read_out=read_out)
+        layers = params["layers"] | jax.tree.map(by_row, of)
+        return model(params | {"layers": layers}, *place, read_out=read_out)
 
     return nats
 
