@@ -53,9 +53,8 @@ def attack_run(
     """
     subjects, corpus = subjects_of(workdir, standard, oracle), workdirs.read_corpus(workdir)
     config, where = subjects[0].run.config, str(workdir)
-    members, non_members = (
-        of_role(corpus, config, role, where) for role in ("repeated", "held_out")
-    )
+    members = of_role(corpus, config, "repeated", where)
+    non_members = of_role(corpus, config, "held_out", where)
     longest = max(map(len, members.tokens + non_members.tokens))
     return attack(shortened(subjects, longest), members, non_members, kinds)
 
@@ -86,15 +85,12 @@ def attack(
     remembering = by_name.get(STANDARD) or next((s for s in subjects[1:] if s.mode == "own"), None)
     compared = [subject for subject in (attacked, oracle) if subject]
     held_by = [subject for subject in (attacked, by_name.get(STANDARD), oracle) if subject]
-    found = dict.fromkeys(KINDS)
-    if len(non_members.tokens) < _LEAST:
-        logger.warning(
-            "%d non-members are too few for attacks; give %d", len(non_members.tokens), _LEAST
-        )
+    found, count = dict.fromkeys(KINDS), len(non_members.tokens)
+    if count < _LEAST:
+        logger.warning("%d non-members are too few for attacks; give %d", count, _LEAST)
         return found
-    halves = [
-        non_members.chosen(np.arange(len(non_members.tokens)) % 2 == part) for part in range(2)
-    ]
+    halves = [non_members.chosen(np.arange(count) % 2 == part) for part in range(2)]
+    sides = members, *halves
     if "relearning" in kinds and remembering is None:
         logger.warning("the relearning attack needs a model that remembers: give --standard")
     elif "relearning" in kinds:
@@ -103,53 +99,40 @@ def attack(
         except InputError as error:
             logger.warning("no relearning attack: %s", error)
         else:
-            of = {
-                "members": targets,
-                "never_seen": relearning.never_seen(attacked, non_members, targets),
-            }
+            control = relearning.never_seen(attacked, non_members, targets)
+            of = {"members": targets, "never_seen": control}
             found["relearning"] = {name: _relearned(compared, each) for name, each in of.items()}
     if "calibration" in kinds and len(members.tokens) < 2:
-        logger.warning(
-            "no calibration: it is fitted on half of the members and evaluated on the rest; give "
-            "two"
-        )
+        why = "it is fitted on half of the members and evaluated on the rest; give two"
+        logger.warning("no calibration: %s", why)
     elif "calibration" in kinds:
-        found["calibration"] = {
-            subject.name: calibrate(subject, members, non_members) for subject in held_by
-        }
+        found["calibration"] = {s.name: calibrate(s, members, non_members) for s in held_by}
     if "benign" in kinds:
-        found["benign"] = {subject.name: _benign(subject, members, *halves) for subject in compared}
+        found["benign"] = {subject.name: _benign(subject, *sides) for subject in compared}
     if "quantization" in kinds:
-        found["quantization"] = {
-            subject.name: quantize(subject, members, halves[1]) for subject in held_by
-        }
+        found["quantization"] = {s.name: quantize(s, members, halves[1]) for s in held_by}
     config = attacked.run.config
     if "reactivation" in kinds and sinks.has_sinks(config) and not config.sinks.traits.by_context:
         found["reactivation"] = reactivate(attacked, members)
     if "residue" in kinds:
-        found["residue"] = {
-            subject.name: _residue(subject, members, *halves) for subject in held_by
-        }
+        found["residue"] = {subject.name: _residue(subject, *sides) for subject in held_by}
     return found
 
 
 def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
-    results = [relearning.relearn(subject, targets) for subject in compared]
+    results = {subject.name: relearning.relearn(subject, targets) for subject in compared}
+
+    def steps(of: dict) -> dict[str, float]:
+        # A document that did not come back counts with the maximum number of steps, a lower bound.
+        counts = [relearning.STEPS if count is None else count for count in of["steps"]]
+        return intervals.as_dict(intervals.mean(np.array(counts), 0.0))
+
     found = {}
     for kind in relearning.KINDS:
-        # A document that did not come back counts with the maximum number of steps, a lower bound.
-        steps = {
-            subject.name: intervals.as_dict(
-                intervals.mean(
-                    np.array([relearning.STEPS if s is None else s for s in result[kind]["steps"]]),
-                    0.0,
-                )
-            )
-            for subject, result in zip(compared, results, strict=True)
-        }
-        found[kind] = {"steps": steps, "ratio": None, "ratio_from_equal": None, "documents": None}
+        found[kind] = {"steps": {name: steps(of[kind]) for name, of in results.items()}}
+        found[kind] |= dict.fromkeys(("ratio", "ratio_from_equal", "documents"))
         if len(results) == 2:
-            found[kind] |= relearning.ratios(*results)[kind]
+            found[kind] |= relearning.ratios(*results.values())[kind]
     return found
 
 
@@ -157,12 +140,11 @@ def _benign(
     subject: Subject, members: Documents, practised: Documents, measured: Documents
 ) -> dict:
     result = relearning.benign(subject, members, practised, measured)
-    return {
-        name: intervals.as_dict(
-            intervals.mean(np.array(result[of]["after"]) - np.array(result[of]["losses"]))
-        )
-        for name, of in (("members", "repeated"), ("non_members", "held_out"))
-    }
+    found = {}
+    for name, of in (("members", "repeated"), ("non_members", "held_out")):
+        change_R = np.array(result[of]["after"]) - np.array(result[of]["losses"])
+        found[name] = intervals.as_dict(intervals.mean(change_R))
+    return found
 
 
 def _residue(
@@ -170,7 +152,5 @@ def _residue(
 ) -> dict:
     groups = [rows.rows_of(documents, subject.run) for documents in (members, measured, reference)]
     result = residue(subject, *groups)
-    return {
-        "gap": result["gap"],
-        "components": {n: c["gap_closed"] for n, c in result["components"].items()},
-    }
+    closed = {name: of["gap_closed"] for name, of in result["components"].items()}
+    return {"gap": result["gap"], "components": closed}

@@ -40,28 +40,25 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents) -> d
         # The bias is one row more of the head, and every state has a 1 for it.
         x_RTD = jnp.concatenate([x_RTD, jnp.ones_like(x_RTD[..., :1])], axis=-1)
         head_DV = jnp.concatenate([head_DV, bias_V[None].astype(head_DV.dtype)])
-        return (
-            nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks).sum() / rows["weights"].sum()
-        )
+        nats_RT = nats_of(x_RTD, head_DV, rows, config.compute.loss_chunks)
+        return nats_RT.sum() / rows["weights"].sum()
 
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, alpha=0.1))
 
     @placement.jit
-    def trained(
-        bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple
-    ) -> jax.Array:
+    def trained(bias_V: jax.Array, head_DV: jax.Array, orders_SB: tuple, practised: tuple):
         def objective(bias_V: jax.Array, chosen_B: tuple) -> jax.Array:
-            members, non_members = (
-                loss(bias_V, head_DV, *jax.tree.map(lambda x, at_B=at_B: x[at_B], of))
-                for of, at_B in zip(practised, chosen_B, strict=True)
-            )
+            chosen = zip(practised, chosen_B, strict=True)
+            some = [jax.tree.map(lambda x, at_B=at_B: x[at_B], of) for of, at_B in chosen]
+            members, non_members = (loss(bias_V, head_DV, *of) for of in some)
             return members + RETAINED * non_members
 
         def step(state: tuple, chosen_B: tuple) -> tuple[tuple, None]:
+            bias_V, moments = state
             update, moments = optimizer.update(
-                jax.grad(objective)(state[0], chosen_B), state[1], state[0]
+                jax.grad(objective)(bias_V, chosen_B), moments, bias_V
             )
-            return (optax.apply_updates(state[0], update), moments), None
+            return (optax.apply_updates(bias_V, update), moments), None
 
         return jax.lax.scan(step, (bias_V, optimizer.init(bias_V)), orders_SB)[0][0]
 
@@ -75,10 +72,8 @@ def calibrate(subject: Subject, members: Documents, non_members: Documents) -> d
     counts = [len(x_RTD) for x_RTD, _ in practised]
     orders_SB = tuple(np.resize(np.arange(count), (STEPS, min(BATCH, count))) for count in counts)
     drawn_V = SPREAD * jax.random.normal(jax.random.key(config.seed), head_DV.shape[1:])
-    biases = {
-        "before": jnp.zeros_like(drawn_V),
-        "after": trained(drawn_V, head_DV, orders_SB, tuple(practised)),
-    }
+    after_V = trained(drawn_V, head_DV, orders_SB, tuple(practised))
+    biases = {"before": jnp.zeros_like(drawn_V), "after": after_V}
     measured = placement.jit(loss)
     return {
         when: {name: float(measured(bias_V, head_DV, *of)) for name, of in tested.items()}

@@ -1,6 +1,9 @@
 """Results of the attacks as tables: of one audit, or of one per seed with intervals over seeds."""
 
-from collections.abc import Callable, Sequence
+import functools
+import itertools
+import operator
+from collections.abc import Sequence
 
 from memsinks_jax.auditing.audit import table_sections
 from memsinks_jax.auditing.pages import Table
@@ -38,43 +41,30 @@ def tables(found: Sequence[dict]) -> list[Table]:
         "reactivation": _reactivation,
         "residue": _residue,
     }
-    return [
-        make([one[name] for one in found])
-        for name, make in makers.items()
-        if all(one.get(name) for one in found)
-    ]
+    there = {name: [one.get(name) for one in found] for name in makers}
+    return [makers[name](of) for name, of in there.items() if all(of)]
 
 
-def _cell(found: Sequence[dict], value: Callable[[dict], float | None], digits: int = 2) -> str:
-    return with_interval([v for v in map(value, found) if v is not None], digits)
+def _cell(found: Sequence[dict], *path: str, digits: int = 3) -> str:
+    """What results have at a path, as a mean with its interval."""
+    values = [functools.reduce(operator.getitem, path, one) for one in found]
+    return with_interval([value for value in values if value is not None], digits)
 
 
 def _relearning(found: Sequence[dict]) -> Table:
-    models = list(found[0]["members"]["few"]["steps"])
-    rows = [
-        [
-            f"{label}{'' if of == 'members' else ' (control: never read)'}",
-            *(
-                _cell(found, lambda one, o=of, k=kind, m=model: one[o][k]["steps"][m]["value"])
-                for model in models
-            ),
-            *(
-                _cell(found, lambda one, o=of, k=kind, n=name: one[o][k][n])
-                for name in ("ratio", "ratio_from_equal")
-            ),
-        ]
-        for of in ("members", "never_seen")
-        for kind, label in _KINDS.items()
-    ]
+    models, rows = list(found[0]["members"]["few"]["steps"]), []
+    for of, control in (("members", ""), ("never_seen", " (control: never read)")):
+        for kind, label in _KINDS.items():
+            steps = [_cell(found, of, kind, "steps", model, "value", digits=2) for model in models]
+            ratios = [_cell(found, of, kind, n, digits=2) for n in ("ratio", "ratio_from_equal")]
+            rows.append([f"{label}{control}", *steps, *ratios])
     return Table(
         "Is it gone, or hidden? Fine-tuning until it is back",
-        "Steps of AdamW until half of what a document lost is back, at the attacker's best "
-        "learning rate for each model; "
-        f"more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's steps over the "
-        "oracle's, for documents "
-        "that both reach; 1 means that the document must be learned anew. From equal: the "
-        "oracle's count starts once its "
-        "loss has fallen to the attacked model's initial loss.",
+        "Steps of AdamW until half of what a document lost is back, at the attacker's best learning "
+        f"rate for each model; more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's "
+        "steps over the oracle's, for documents that both reach; 1 means that the document must be "
+        "learned anew. From equal: the oracle's count starts once its loss has fallen to the attacked "
+        "model's initial loss.",
         ["measured on", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
         rows,
     )
@@ -84,29 +74,18 @@ def _calibration(found: Sequence[dict]) -> Table:
     return _losses(
         found,
         "Is it only the output that hides it? Calibration",
-        "Loss in nats per token before and after a bias of the logits was trained, on half of "
-        "the members and non-members; "
-        "measured on the others.",
+        "Loss in nats per token before and after a bias of the logits was trained, on half of the "
+        "members and non-members; measured on the others.",
     )
 
 
 def _benign(found: Sequence[dict]) -> Table:
-    rows = [
-        [
-            model,
-            *(
-                _cell(found, lambda one, m=model, o=of: one[m][o]["value"], 3)
-                for of in ("members", "non_members")
-            ),
-        ]
-        for model in found[0]
-    ]
+    sides = ("members", "non_members")
     return Table(
         "Does it come back by itself? Fine-tuning on other text",
-        "Change of the loss, nats per token, after fine-tuning on documents that no model has "
-        "read.",
+        "Change of the loss, nats per token, after fine-tuning on documents that no model has read.",
         ["", "members", "non-members"],
-        rows,
+        [[model, *(_cell(found, model, of, "value") for of in sides)] for model in found[0]],
     )
 
 
@@ -121,69 +100,36 @@ def _quantization(found: Sequence[dict]) -> Table:
 def _losses(found: Sequence[dict], title: str, note: str) -> Table:
     """A row per model, from {model: {state of it: {"members", "non_members": loss}}}."""
     states = list(next(iter(found[0].values())))
-    sides = {"members": "members", "non_members": "non-members"}
-    rows = [
-        [
-            model,
-            *(
-                _cell(found, lambda one, m=model, k=state, s=side: one[m][k][s], 3)
-                for state in states
-                for side in sides
-            ),
-        ]
-        for model in found[0]
-    ]
-    return Table(
-        title,
-        note,
-        ["", *(f"{state}, {side}" for state in states for side in sides.values())],
-        rows,
-    )
+    pairs = list(itertools.product(states, ("members", "non_members")))
+    columns = [f"{state}, {side.replace('_', '-')}" for state, side in pairs]
+    rows = [[model, *(_cell(found, model, *pair) for pair in pairs)] for model in found[0]]
+    return Table(title, note, ["", *columns], rows)
 
 
 def _reactivation(found: Sequence[dict]) -> Table:
-    rows = [
-        [
-            label,
-            _cell(found, lambda one, n=name: one[n]["loss"], 3),
-            _cell(found, lambda one, n=name: one[n]["recovered"]),
-        ]
-        for name, label in _ATTACKS.items()
-    ]
     return Table(
         "If the sinks were kept: does switching some on bring it back?",
-        "Loss on the second half of the members, nats per token, and the share of what their own "
-        "sinks hold of it. The "
-        "attacker has the first half, but not the id.",
+        "Loss on the second half of the members, nats per token, and the share of what their own sinks "
+        "hold of it. The attacker has the first half, but not the id.",
         ["sinks that are on", "loss", "recovered"],
-        rows,
+        [
+            [label, _cell(found, name, "loss"), _cell(found, name, "recovered", digits=2)]
+            for name, label in _ATTACKS.items()
+        ],
     )
 
 
 def _residue(found: Sequence[dict]) -> Table:
     models = list(found[0])
-    gap = [
-        "the gap itself",
-        *(_cell(found, lambda one, m=model: one[m]["gap"], 3) for model in models),
-    ]
-    rows = [
-        [
-            name,
-            *(
-                _cell(found, lambda one, m=model, n=name: one[m]["components"][n], 3)
-                for model in models
-            ),
-        ]
-        for name in found[0][models[0]]["components"]
-    ]
+    rows = [["the gap itself", *(_cell(found, model, "gap") for model in models)]]
+    for name in found[0][models[0]]["components"]:
+        rows.append([name, *(_cell(found, model, "components", name) for model in models)])
     return Table(
         "Which component holds the rest?",
-        "The gap between the loss of non-members and of members, nats per token, and how much of "
-        "it disappears when one "
-        "component of the model is ablated (replaced by its mean over other text) until the loss "
-        "of non-members has risen "
-        f"by {DAMAGE:g}. The oracle's column shows the effect on any text. A dash: full ablation "
-        "does not cost as much.",
+        "The gap between the loss of non-members and of members, nats per token, and how much of it "
+        "disappears when one component of the model is ablated (replaced by its mean over other text) "
+        f"until the loss of non-members has risen by {DAMAGE:g}. The oracle's column shows the effect "
+        "on any text. A dash: full ablation does not cost as much.",
         ["", *models],
-        [gap, *rows],
+        rows,
     )

@@ -63,18 +63,16 @@ def quantize(subject: Subject, members: Documents, non_members: Documents) -> di
     """
     loss = DocumentLoss(subject.run.config)
     params = without_sinks(subject)
-    batches = {
-        "members": members.batches(subject.run),
-        "non_members": non_members.batches(subject.run),
-    }
+    sides = {"members": members, "non_members": non_members}
+    batches = {name: documents.batches(subject.run) for name, documents in sides.items()}
     found = {}
     with bar(len(BITS) + 1, f"quantization, {subject.name}") as progress:
         for bits in (None, *BITS):
             weights = quantized(params, bits) if bits else params
-            measured = {name: loss(weights, group, subject.mode) for name, group in batches.items()}
-            found[f"int{bits}" if bits else "float"] = {
-                name: float(nats_R.sum() / tokens_R.sum())
-                for name, (nats_R, tokens_R) in measured.items()
-            }
+            measured = {}
+            for name, group in batches.items():
+                nats_R, tokens_R = loss(weights, group, subject.mode)
+                measured[name] = float(nats_R.sum() / tokens_R.sum())
+            found[f"int{bits}" if bits else "float"] = measured
             progress.update()
     return found

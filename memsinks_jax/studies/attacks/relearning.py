@@ -63,8 +63,7 @@ def targets_of(
     if len(which) < 2:
         raise InputError(
             f"{attacked.name} has lost {len(which)} of {len(documents.tokens)} documents that "
-            f"{remembering.name} "
-            "remembers; relearning needs two"
+            f"{remembering.name} remembers; relearning needs two"
         )
     return Targets(documents.chosen(which), starts_R[which], memorized_R[which])
 
@@ -96,15 +95,12 @@ def practice(config: Config, mode: str) -> Callable[..., tuple[jax.Array, jax.Ar
     ) -> tuple:
         def step(state: tuple, chosen_B: jax.Array) -> tuple[tuple, tuple]:
             params, moments = state
-            gradient, losses_B = jax.grad(objective, has_aux=True)(
-                params, jax.tree.map(lambda x: x[chosen_B], rows)
-            )
+            some = jax.tree.map(lambda x: x[chosen_B], rows)
+            gradient, losses_B = jax.grad(objective, has_aux=True)(params, some)
             losses_W = None if watched is None else objective(params, watched)[1]
             update, moments = adam.update(gradient, moments)
-            return (jax.tree.map(lambda p, u: p - rate * u, params, update), moments), (
-                losses_B,
-                losses_W,
-            )
+            params = jax.tree.map(lambda p, u: p - rate * u, params, update)
+            return (params, moments), (losses_B, losses_W)
 
         return jax.lax.scan(step, (params, adam.init(params)), order_SB)[1]
 
@@ -125,39 +121,29 @@ def relearn(
       half, meanwhile.
     """
     tune = practice(subject.run.config, subject.mode)
-    rows = {
-        name: jnp.asarray(values)
-        for name, values in rows_of(targets.documents, subject.run).items()
-    }
+    rows = rows_of(targets.documents, subject.run)
+    rows = {name: jnp.asarray(values) for name, values in rows.items()}
     half, rest = np.array_split(np.arange(len(targets.starts_R)), 2)
-    practised, watched = (
-        {name: values[part] for name, values in rows.items()} for part in (half, rest)
-    )
-    losses = {kind: [] for kind in KINDS}
+    practised = {name: values[half] for name, values in rows.items()}
+    watched = {name: values[rest] for name, values in rows.items()}
+    losses: dict[str, list] = {kind: [] for kind in KINDS}
+    params, all_at_once = subject.run.params, np.tile(half, (steps + 1, 1))
     with bar(len(rates) * (len(half) + 1), f"relearning, {subject.name}") as progress:
         for rate in rates:
             alone = []
             for document in half:
                 order_SB = np.full((steps + 1, 1), document)
-                alone.append(
-                    np.asarray(tune(subject.run.params, practised, order_SB, None, rate)[0])[:, 0]
-                )
+                alone.append(np.asarray(tune(params, practised, order_SB, None, rate)[0])[:, 0])
                 progress.update()
-            together = tune(
-                subject.run.params, practised, np.tile(half, (steps + 1, 1)), watched, rate
-            )
+            few_SR, other_SR = tune(params, practised, all_at_once, watched, rate)
             progress.update()
-            for kind, curves_RS in zip(
-                KINDS,
-                (np.array(alone), *(np.asarray(curves).T for curves in together)),
-                strict=True,
-            ):
-                losses[kind].append(curves_RS)
+            losses["one"].append(np.array(alone))
+            losses["few"].append(np.asarray(few_SR).T)
+            losses["other"].append(np.asarray(other_SR).T)
+    which = {"one": half, "few": half, "other": rest}
     return {
-        kind: _best(
-            np.array(losses[kind], np.float64), targets, rest if kind == "other" else half, rates
-        )
-        for kind in KINDS
+        kind: _best(np.array(of, np.float64), targets, which[kind], rates)
+        for kind, of in losses.items()
     }
 
 
@@ -170,12 +156,8 @@ def _best(
     reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])
     mean_steps_N = np.minimum(reached_NR, steps).mean(axis=1)
     lowest_N = losses_NRS.mean(axis=1).argmin(axis=1)
-    recovered_NR = np.array(
-        [
-            (starts_R - losses_RS[:, lowest]) / (starts_R - targets.memorized_R[which])
-            for losses_RS, lowest in zip(losses_NRS, lowest_N, strict=True)
-        ]
-    )
+    lowest_NR = losses_NRS[np.arange(len(losses_NRS)), :, lowest_N]
+    recovered_NR = (starts_R - lowest_NR) / (starts_R - targets.memorized_R[which])
     chosen = np.lexsort((-recovered_NR.mean(axis=1), mean_steps_N))[0]
     reached_R = reached_NR[chosen]
     # At the start the losses differ by rounding from those of the thresholds.
@@ -211,19 +193,15 @@ def ratios(attacked: dict, oracle: dict) -> dict:
     """
     found = {}
     for kind in KINDS:
-        one, other = attacked[kind], oracle[kind]
-        both = [
-            i
-            for i, pair in enumerate(zip(one["steps"], other["steps"], strict=True))
-            if None not in pair
-        ]
+        columns = ((attacked, "steps"), (oracle, "steps"), (oracle, "steps_from_equal"))
+        each = zip(*(of[kind][name] for of, name in columns), strict=True)
+        both = [counts for counts in each if None not in counts[:2]]
+        ours, oracles, from_equal = (sum(counts[i] for counts in both) for i in range(3))
         found[kind] = {
-            name: sum(one["steps"][i] for i in both) / total
-            if (total := sum(other[of_oracle][i] for i in both)) > 0
-            else None
-            for name, of_oracle in (("ratio", "steps"), ("ratio_from_equal", "steps_from_equal"))
+            "ratio": ours / oracles if oracles > 0 else None,
+            "ratio_from_equal": ours / from_equal if from_equal > 0 else None,
+            "documents": len(both),
         }
-        found[kind]["documents"] = len(both)
     return found
 
 
@@ -246,23 +224,17 @@ def benign(
       repeated ones, "curve"}}. What counts is how much more the loss of the repeated ones falls
       than the oracle's.
     """
-    tune = practice(subject.run.config, subject.mode)
-    rows = rows_of(practised, subject.run)
-    groups = {
-        "repeated": rows_of(documents, subject.run),
-        "held_out": rows_of(measured, subject.run),
-    }
-    watched = {name: np.concatenate([group[name] for group in groups.values()]) for name in rows}
+    run, tune = subject.run, practice(subject.run.config, subject.mode)
+    rows, *groups = (rows_of(of, run) for of in (practised, documents, measured))
+    watched = {name: np.concatenate([group[name] for group in groups]) for name in rows}
     tokens_R, count = watched["weights"].sum(axis=1), len(documents.tokens)
-    order_SB = np.resize(
-        np.arange(len(practised.tokens)), (steps + 1, min(BENIGN_BATCH, len(practised.tokens)))
-    )
+    held_out = len(practised.tokens)
+    order_SB = np.resize(np.arange(held_out), (steps + 1, min(BENIGN_BATCH, held_out)))
     best = None
     with bar(len(rates), f"benign fine-tuning, {subject.name}") as progress:
         for rate in rates:
-            losses_SR = np.asarray(
-                tune(subject.run.params, rows, order_SB, watched, rate)[1], np.float64
-            )
+            _, losses_SR = tune(run.params, rows, order_SB, watched, rate)
+            losses_SR = np.asarray(losses_SR, np.float64)
             curve_S = [token_mean(losses_R[:count], tokens_R[:count]) for losses_R in losses_SR]
             if best is None or min(curve_S) < best[0]:
                 best = (min(curve_S), rate, losses_SR, int(np.argmin(curve_S)))

@@ -13,6 +13,7 @@ Components: attention and the MLP of every layer, and the embeddings' input to t
 tied head keeps its own). R documents, L layers.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -35,11 +36,9 @@ _SITES = ("attention", "mlp")
 def components(config: Config) -> dict[str, dict[str, np.ndarray]]:
     """{name: {site or embedding: 1 if it is ablated, float32 (L,) or ()}}."""
     layers = config.model.layers
-    found = {
-        f"{site} {layer}": {site: np.eye(layers, dtype=np.float32)[layer]}
-        for site in _SITES
-        for layer in range(layers)
-    }
+    found = {}
+    for site, layer in itertools.product(_SITES, range(layers)):
+        found[f"{site} {layer}"] = {site: np.eye(layers, dtype=np.float32)[layer]}
     found["token embedding"] = {"token_embedding": np.float32(1)}
     if not FAMILIES[config.model.family].rotary:
         found["position embedding"] = {"position_embedding": np.float32(1)}
@@ -59,13 +58,10 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
       DAMAGE is not reached, "repeated" and "held_out": losses of each document with the component
       fully ablated}}}; nats per token.
     """
-    config = subject.run.config
+    config, params = subject.run.config, subject.run.params
     if config.model.tied_head:  # ablating the embedding does not change the head
-        head_DV = subject.run.params["token_embedding"].T
         config = with_fields(config, {"model.tied_head": False})
-        params = subject.run.params | {"head_kernel": head_DV}
-    else:
-        params = subject.run.params
+        params = params | {"head_kernel": params["token_embedding"].T}
     at_once = rows_at_once(config, placement.mesh_of(params))
     means = _means(config, subject.mode, params, list(in_batches(reference, at_once)))
     measure = _measure(config, subject.mode)
@@ -76,13 +72,12 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
     tokens = {name: rows["weights"].sum(axis=1) for name, rows in groups.items()}
 
     def losses(strengths: dict) -> dict[str, np.ndarray]:
-        return {
-            name: np.concatenate(
-                [measure(params, batch, means, strengths) for batch in in_batches(rows, at_once)]
-            )[: len(rows["inputs"])]
-            / tokens[name]
-            for name, rows in groups.items()
-        }
+        found = {}
+        for name, rows in groups.items():
+            batches = in_batches(rows, at_once)
+            nats_R = np.concatenate([measure(params, one, means, strengths) for one in batches])
+            found[name] = nats_R[: len(tokens[name])] / tokens[name]
+        return found
 
     def mean(found: dict[str, np.ndarray], name: str) -> float:
         return token_mean(found[name], tokens[name])
@@ -97,12 +92,9 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
                 damage.append(mean(after, "held_out") - mean(before, "held_out"))
                 excess.append(mean(after, "repeated") - mean(before, "repeated") - damage[-1])
                 progress.update()
-            result[component] = {
-                "shares": list(SHARES),
-                "damage": damage,
-                "excess": excess,
-                "gap_closed": at_damage(damage, excess),
-            } | {name: losses_R.tolist() for name, losses_R in after.items()}
+            result[component] = {"shares": list(SHARES), "damage": damage, "excess": excess}
+            result[component]["gap_closed"] = at_damage(damage, excess)
+            result[component] |= {name: losses_R.tolist() for name, losses_R in after.items()}
     return {
         "before": {name: losses_R.tolist() for name, losses_R in before.items()},
         "gap": mean(before, "held_out") - mean(before, "repeated"),
@@ -157,26 +149,20 @@ def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict
     def sums(params: dict, rows: dict) -> dict[str, jax.Array]:
         def read(records: dict) -> jax.Array:
             recording: Interventions = {
-                site: lambda x, layer, site=site: recorded(x, records[site][layer])
-                for site in _SITES
+                site: lambda x, layer, of=of: recorded(x, of[layer]) for site, of in records.items()
             }
             return nats(params, rows, recording).sum()
 
-        zeros = {
-            site: jnp.zeros((config.model.layers, *shape, width)) for site, width in widths.items()
-        }
+        layers = config.model.layers
+        zeros = {site: jnp.zeros((layers, *shape, width)) for site, width in widths.items()}
         counts_RT = (rows["weights"] > 0).astype(jnp.float32)
-        return {
-            site: jnp.einsum("lrtf,rt->lf", x, counts_RT)
-            for site, x in jax.grad(read)(zeros).items()
-        }
+        gradients = jax.grad(read)(zeros).items()
+        return {site: jnp.einsum("lrtf,rt->lf", x, counts_RT) for site, x in gradients}
 
     total = jax.tree.map(lambda *parts: sum(parts), *[sums(params, batch) for batch in batches])
     real = rows["weights"] > 0
     means = {site: x_LF / real.sum() for site, x_LF in total.items()}
-    means["token_embedding"] = params["token_embedding"][rows["inputs"][real]].mean(axis=0)
-    if "position_embedding" in params:
-        means["position_embedding"] = params["position_embedding"][rows["positions"][real]].mean(
-            axis=0
-        )
+    for name, ids in (("token_embedding", "inputs"), ("position_embedding", "positions")):
+        if name in params:
+            means[name] = params[name][rows[ids][real]].mean(axis=0)
     return means

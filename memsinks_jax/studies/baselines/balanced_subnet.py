@@ -27,11 +27,8 @@ class Settings:
     """Settings of the authors' code, except for the batch size."""
 
     ratio: float = 0.01  # share of every matrix that is dropped
-    weight: float = (
-        # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to
-        # forget
-        0.05
-    )
+    # w: minimizes w times the loss on other text, minus 1 - w times that on the documents to forget
+    weight: float = 0.05
     learning_rate: float = 0.1
     momentum: float = 0.9
     decay: float = 5e-4
@@ -42,14 +39,12 @@ class Settings:
 
 def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
     """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 / inputs)."""
-    key, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
+    seed, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
     for number, name in enumerate(MATRICES):
         if name in params["layers"]:
-            shape = params["layers"][name].shape
+            key, shape = jax.random.fold_in(seed, number), params["layers"][name].shape
             most = shape[1] ** -0.5
-            found[name] = jax.random.uniform(
-                jax.random.fold_in(key, number), shape, minval=-most, maxval=most
-            )
+            found[name] = jax.random.uniform(key, shape, minval=-most, maxval=most)
     return found
 
 
@@ -57,38 +52,31 @@ def keep_mask(scores_LIO: jax.Array, dropped: jax.Array | int) -> jax.Array:
     """Weights to keep: all but `dropped` of each layer -> bool."""
     sizes_LN = jnp.abs(scores_LIO).reshape(len(scores_LIO), -1)
     order_LN = jnp.argsort(sizes_LN, axis=1)
-    in_order_LN = jnp.broadcast_to(jnp.arange(sizes_LN.shape[1]) >= dropped, sizes_LN.shape)
-    return jnp.put_along_axis(in_order_LN, order_LN, in_order_LN, axis=1, inplace=False).reshape(
-        scores_LIO.shape
-    )
+    kept_LN = jnp.broadcast_to(jnp.arange(sizes_LN.shape[1]) >= dropped, sizes_LN.shape)
+    kept_LN = jnp.put_along_axis(kept_LN, order_LN, kept_LN, axis=1, inplace=False)
+    return kept_LN.reshape(scores_LIO.shape)
 
 
 def masked(params: dict, scores: dict[str, jax.Array], dropped: jax.Array | int) -> dict:
     """Parameters without dropped weights. A mask's gradient is its score's absolute value's."""
-    sizes = {name: jnp.abs(of) for name, of in scores.items()}
-    masks = {
-        name: size + jax.lax.stop_gradient(keep_mask(scores[name], dropped) - size)
-        for name, size in sizes.items()
-    }
-    return params | {
-        "layers": params["layers"] | {name: params["layers"][name] * masks[name] for name in masks}
-    }
+    layers = dict(params["layers"])
+    for name, scores_LIO in scores.items():
+        size = jnp.abs(scores_LIO)
+        mask = size + jax.lax.stop_gradient(keep_mask(scores_LIO, dropped) - size)
+        layers[name] = layers[name] * mask
+    return params | {"layers": layers}
 
 
 @placement.shared
-def _programs(
-    config: Config, learning_rate: float, momentum: float, decay: float
-) -> tuple[Callable, ...]:
+def _programs(config: Config, rate: float, momentum: float, decay: float) -> tuple[Callable, ...]:
     """(first state of the optimizer, a step, `masked`), compiled once for all settings."""
     reader = Reader(config)
-    optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(learning_rate, momentum))
+    optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum))
 
     def loss(params: dict, rows: dict) -> jax.Array:
         return reader.nats(params, rows, {}).sum() / rows["weights"].sum()
 
-    def step(
-        params: dict, scores: dict, state: optax.OptState, lost: dict, stays: dict, weight, dropped
-    ):
+    def step(params: dict, scores: dict, state, lost: dict, stays: dict, weight, dropped):
         def objective(scores: dict) -> jax.Array:
             of = masked(params, scores, dropped)
             return weight * loss(of, stays) - (1 - weight) * loss(of, lost)
@@ -116,9 +104,8 @@ def balanced_subnet(
     """
     settings = settings or Settings()
     forgotten, other = documents_of(forgotten), documents_of(other)
-    first, step, without = _programs(
-        config, settings.learning_rate, settings.momentum, settings.decay
-    )
+    about = settings.learning_rate, settings.momentum, settings.decay
+    first, step, without = _programs(config, *about)
     scores = initial(params, settings)
     state = first(scores)
     # the matrices of an MLP have one size

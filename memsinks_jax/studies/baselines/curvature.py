@@ -41,21 +41,13 @@ def factors(
         the directions that memorize it would show high curvature. Here every position has a target,
         so none is left out.
     """
-    reader, names = (
-        Reader(config),
-        [name for name in MATRICES if f"{name}_kernel" in params["layers"]],
-    )
-    multiply = placement.jit(partial(_products, reader, names))
-    found, tokens = {}, 0.0
+    names = [name for name in MATRICES if f"{name}_kernel" in params["layers"]]
+    multiply = placement.jit(partial(_products, Reader(config), names))
+    found, tokens, key = {}, 0.0, jax.random.key(seed, impl="threefry2x32")
     for number, batch in enumerate(batches):
         rows = {name: batch[name] for name in FIELDS}
-        products = jax.device_get(
-            multiply(params, rows, jax.random.key(seed, impl="threefry2x32"), number)
-        )
-        found = {
-            name: found.get(name, 0.0) + np.asarray(sums, np.float64)
-            for name, sums in products.items()
-        }
+        for name, sums in jax.device_get(multiply(params, rows, key, number)).items():
+            found[name] = found.get(name, 0.0) + np.asarray(sums, np.float64)
         tokens += float((rows["weights"] > 0).sum())
     return {name: sums / tokens for name, sums in found.items()}
 
@@ -92,14 +84,10 @@ def _products(
                 y_RTF = super().linear(name, x, **others)
                 return y_RTF + outputs[name][at["layer"]].astype(y_RTF.dtype)
 
-        losses_RT = dataclasses.replace(reader.model, layer=Recording)(
-            params,
-            rows["inputs"],
-            rows["segments"],
-            rows["positions"],
-            read_out=partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"]),
-        )
-        return losses_RT.sum()
+        read_out = partial(token_losses, targets_BT=targets_RT, weights_BT=rows["weights"])
+        place = rows["inputs"], rows["segments"], rows["positions"]
+        model = dataclasses.replace(reader.model, layer=Recording)
+        return model(params, *place, read_out=read_out).sum()
 
     inputs_LRTD, gradients = jax.grad(loss, argnums=(0, 1))(inputs_LRTD, outputs)
     counts_RT = (rows["weights"] > 0).astype(jnp.float32)
@@ -120,19 +108,14 @@ class Entries(NamedTuple):
 
     def reduced(self, share: float) -> np.ndarray:
         """The matrix with the fewest entries whose masses add up to `share` of the total -> (D, F)."""
-        return (
-            self.inputs_DI
-            @ np.where(_most(self.mass_IO, share), self.entries_IO, 0)
-            @ self.outputs_FO.T
-        )
+        kept_IO = np.where(_most(self.mass_IO, share), self.entries_IO, 0)
+        return self.inputs_DI @ kept_IO @ self.outputs_FO.T
 
 
 def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.ndarray) -> Entries:
     """In the eigenvectors of a matrix's factors."""
-    (of_inputs_D, inputs_DD), (of_outputs_F, outputs_FF) = (
-        np.linalg.eigh(inputs_DD),
-        np.linalg.eigh(outputs_FF),
-    )
+    of_inputs_D, inputs_DD = np.linalg.eigh(inputs_DD)
+    of_outputs_F, outputs_FF = np.linalg.eigh(outputs_FF)
     # Rounding can make zero eigenvalues slightly negative.
     mass_DF = np.outer(np.maximum(of_inputs_D, 0), np.maximum(of_outputs_F, 0))
     return Entries(inputs_DD.T @ kernel_DF @ outputs_FF, mass_DF, inputs_DD, outputs_FF)
@@ -154,17 +137,17 @@ def _most(mass: np.ndarray, share: float) -> np.ndarray:
 
 
 def entries_of(params: dict, of: dict[str, np.ndarray] | None) -> dict[str, list[Entries]]:
-    """-> {"up_kernel": of each layer; and, if there is one, "gate_kernel"}. `of` is what `factors`
-    returns; None means by singular values.
+    """{"up_kernel": of each layer; "gate_kernel" if there is one}. `of` is what `factors` returns;
+    None: by singular values.
     """
     found = {}
     for name in MATRICES:
         if (kernel := f"{name}_kernel") in params["layers"]:
             kernel_LDF = np.array(params["layers"][kernel], np.float64)
-            of_layers = () if of is None else (of["inputs"], of[name])
-            found[kernel] = list(
-                map(by_curvature if of_layers else by_singular_values, kernel_LDF, *of_layers)
-            )
+            if of is None:
+                found[kernel] = list(map(by_singular_values, kernel_LDF))
+            else:
+                found[kernel] = list(map(by_curvature, kernel_LDF, of["inputs"], of[name]))
     return found
 
 

@@ -31,9 +31,8 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
     reader, rows = Reader(config), documents_of(batches)
     nats = placement.jit(lambda params, rows: reader.nats(params, rows, {}))
     groups = in_groups(rows, rows_at_once(config, placement.mesh_of(params)))
-    nats_R = np.concatenate(
-        [np.asarray(nats(params, group))[:counted] for group, counted in groups]
-    )
+    read = [np.asarray(nats(params, group))[:counted] for group, counted in groups]
+    nats_R = np.concatenate(read)
     without_each = placement.jit(partial(_nats_without_each, reader))
     scores_RLF = np.zeros((len(nats_R), reader.layers, reader.hidden), np.float32)
     for number in range(len(nats_R)):
@@ -82,14 +81,12 @@ def _nats_without_each(reader: Reader, params: dict, row: dict, layer: jax.Array
 
     # Numbers past the last neuron fill up the last group.
     groups = -(-reader.hidden // size)
-    return jax.lax.map(without, jnp.arange(groups * size).reshape(groups, size)).reshape(-1)[
-        : reader.hidden
-    ]
+    neurons_GN = jnp.arange(groups * size).reshape(groups, size)
+    return jax.lax.map(without, neurons_GN).reshape(-1)[: reader.hidden]
 
 
 def _mean_activations(reader: Reader, params: dict, rows: dict) -> jax.Array:
     activations_LRTF, _ = reader.activations(params, rows)
     asked_RT = (rows["weights"] > 0).astype(jnp.float32)
-    return (
-        jnp.einsum("lrtf,rt->rlf", activations_LRTF, asked_RT) / asked_RT.sum(axis=1)[:, None, None]
-    )
+    sums_RLF = jnp.einsum("lrtf,rt->rlf", activations_LRTF, asked_RT)
+    return sums_RLF / asked_RT.sum(axis=1)[:, None, None]

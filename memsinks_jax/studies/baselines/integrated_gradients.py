@@ -42,10 +42,8 @@ def integrated_gradients(
       InputError: no document has a target.
     """
     reader = Reader(config)
-    read, credit = (
-        placement.jit(partial(_read, reader)),
-        placement.jit(partial(_credit, reader, steps)),
-    )
+    read = placement.jit(partial(_read, reader))
+    credit = placement.jit(partial(_credit, reader, steps))
     places_at_once = max(_TOKENS_AT_ONCE // steps, 1)
     found = []
     for rows, counted in in_groups(documents_of(batches), _ROWS_AT_ONCE):
@@ -79,20 +77,12 @@ def _read(reader: Reader, params: dict, rows: dict) -> tuple[jax.Array, Cache]:
     """Activations (L, R, T, F), and the keys and values of every document."""
     places_RT = jnp.broadcast_to(jnp.arange(rows["inputs"].shape[1]), rows["inputs"].shape)
     # With a cache, padding is written too, to places that nothing attends to.
-    return reader.activations(
-        params, rows | {"positions": places_RT}, empty_cache(reader.config.model, *places_RT.shape)
-    )
+    cache = empty_cache(reader.config.model, *places_RT.shape)
+    return reader.activations(params, rows | {"positions": places_RT}, cache)
 
 
 def _credit(
-    reader: Reader,
-    steps: int,
-    params: dict,
-    rows: dict,
-    activations_LRTF,
-    cache: Cache,
-    places_2P,
-    real_P,
+    reader: Reader, steps: int, params: dict, rows: dict, activations_LRTF, cache, places_2P, real_P
 ) -> jax.Array:
     """Attributions summed over the places of every document -> (L, R, F)."""
     row_P, position_P = places_2P
@@ -104,17 +94,11 @@ def _credit(
             def put(x_PTF: jax.Array, at: jax.Array) -> jax.Array:
                 return jnp.where(at == layer, z_PF[:, None].astype(x_PTF.dtype), x_PTF)
 
-            result_P1, _ = reader.model(
-                params,
-                token_P1,
-                jnp.ones_like(token_P1),
-                position_P[:, None],
-                {"mlp": put},
-                prefix,
-                read_out=lambda x_PTD, head_DV: jnp.exp(
-                    -cross_entropy(logits(x_PTD, head_DV), target_P1)
-                ),
-            )
+            def read_out(x_PTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+                return jnp.exp(-cross_entropy(logits(x_PTD, head_DV), target_P1))
+
+            place = token_P1, jnp.ones_like(token_P1), position_P[:, None]
+            result_P1, _ = reader.model(params, *place, {"mlp": put}, prefix, read_out=read_out)
             return result_P1[:, 0]
 
         return along_path(probability, activations_LRTF[layer, row_P, position_P], steps)

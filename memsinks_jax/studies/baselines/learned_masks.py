@@ -75,9 +75,8 @@ class HardConcrete:
 
     def penalty(self, values: jax.Array) -> jax.Array:
         """Averages over the last two axes, layers and neurons."""
-        return jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH)).mean(
-            axis=(-2, -1)
-        )
+        kept = jax.nn.sigmoid(values - self.temperature * math.log(-_LOW / _HIGH))
+        return kept.mean(axis=(-2, -1))
 
     def score(self, values: jax.Array) -> jax.Array:
         return jax.nn.sigmoid(values)
@@ -146,23 +145,16 @@ def learn(
     Returns:
       {(strength, iterations): float32 (documents or 1, L, F)}.
     """
-    strengths, iterations = (
-        strengths or (settings.strength,),
-        sorted(set(iterations or (settings.iterations,))),
-    )
+    strengths = strengths or (settings.strength,)
+    iterations = sorted(set(iterations or (settings.iterations,)))
     reader, rows = Reader(config), documents_of(batches)
     count = len(rows["inputs"])
     masks = 1 if settings.joint else count
     copies = {name: np.concatenate([values] * len(strengths)) for name, values in rows.items()}
     strengths_G = np.repeat(np.float32(strengths), masks)
     if settings.joint:  # needs every row at every iteration
-        groups = [
-            (
-                strengths_G,
-                copies | {"mask": np.repeat(np.arange(len(strengths)), count)},
-                len(strengths),
-            )
-        ]
+        which = copies | {"mask": np.repeat(np.arange(len(strengths)), count)}
+        groups = [(strengths_G, which, len(strengths))]
     else:
         at_once = rows_at_once(config, placement.mesh_of(params), ROWS_AT_ONCE)
         groups = [
@@ -201,8 +193,7 @@ def _advance(
     reader: Reader, settings, params: dict, rows: dict, strengths_G, state: _State, end: int
 ) -> _State:
     """Continues to iteration `end`, or until all masks are finished."""
-    optimizer = optax.adam(settings.learning_rate)
-    masks = len(strengths_G)
+    optimizer, masks = optax.adam(settings.learning_rate), len(strengths_G)
     tokens_G = jax.ops.segment_sum(rows["weights"].sum(axis=1), rows["mask"], masks)
 
     def objective(values_GLF: jax.Array, iteration: jax.Array) -> jax.Array:
@@ -213,16 +204,13 @@ def _advance(
         return (losses_G + strengths_G * settings.penalty(values_GLF)).sum()
 
     def step(state: _State) -> _State:
-        checked = state.iteration % CHECK_EVERY == 0
-        stopped_G = state.stopped_G | (
-            checked & (settings.penalty(state.values_GLF) < settings.stop_below)
-        )
-        gradient_GLF = jax.grad(objective)(state.values_GLF, state.iteration)
-        change_GLF, moments = optimizer.update(gradient_GLF, state.moments)
-        values_GLF = jnp.where(
-            stopped_G[:, None, None], state.values_GLF, state.values_GLF + change_GLF
-        )
-        return _State(state.iteration + 1, values_GLF, moments, stopped_G)
+        iteration, values_GLF, moments, stopped_G = state
+        low_G = settings.penalty(values_GLF) < settings.stop_below
+        stopped_G = stopped_G | ((iteration % CHECK_EVERY == 0) & low_G)
+        gradient_GLF = jax.grad(objective)(values_GLF, iteration)
+        change_GLF, moments = optimizer.update(gradient_GLF, moments)
+        values_GLF = jnp.where(stopped_G[:, None, None], values_GLF, values_GLF + change_GLF)
+        return _State(iteration + 1, values_GLF, moments, stopped_G)
 
     def unfinished(state: _State) -> jax.Array:
         return (state.iteration < end) & ~state.stopped_G.all()

@@ -27,9 +27,8 @@ def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
     rows = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in FIELDS}
     real_R = rows["weights"].sum(axis=1) > 0
     if not real_R.any():
-        raise InputError(
-            "there is no document to measure; give at least one with a token to predict"
-        )
+        why = "there is no document to measure; give at least one with a token to predict"
+        raise InputError(why)
     return {name: values[real_R] for name, values in rows.items()}
 
 
@@ -37,15 +36,12 @@ def in_groups(rows: dict[str, np.ndarray], at_most: int) -> list[tuple[dict[str,
     """Rows in groups of equal size -> (rows, real ones). The last repeats a row."""
     count = len(rows["inputs"])
     groups = -(-count // at_most)
-    size = -(-count // groups)
-    places = np.minimum(np.arange(groups * size), count - 1).reshape(groups, size)
-    return [
-        (
-            {name: values[places_R] for name, values in rows.items()},
-            min(size, count - size * number),
-        )
-        for number, places_R in enumerate(places)
-    ]
+    size, found = -(-count // groups), []
+    for start in range(0, groups * size, size):
+        places_R = np.minimum(np.arange(start, start + size), count - 1)
+        group = {name: values[places_R] for name, values in rows.items()}
+        found.append((group, min(size, count - start)))
+    return found
 
 
 def masked(masks_RLF: jax.Array) -> Interventions:
@@ -67,12 +63,11 @@ class Reader:
 
     def nats(self, params: dict, rows: dict, interventions: Interventions) -> jax.Array:
         """Summed target loss of every row -> float32 (R,)."""
+        chunks = self.config.compute.loss_chunks
 
         def of_targets(x_RTD: jax.Array, head_DV: jax.Array) -> jax.Array:
-            chunks = self.config.compute.loss_chunks
-            return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks).sum(
-                axis=1
-            )
+            losses_RT = token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks)
+            return losses_RT.sum(axis=1)
 
         return self._apply(params, rows, interventions, None, of_targets)
 
@@ -82,26 +77,16 @@ class Reader:
         """Hidden neurons at layers and positions -> (float32 (L, R, T, F), the cache)."""
         nothing = jnp.zeros((self.layers, *rows["inputs"].shape, self.hidden))
 
+        def total_of(x_RTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+            return x_RTD.sum().astype(jnp.float32)
+
         def read(record_LRTF: jax.Array) -> tuple[jax.Array, Cache | None]:
             recording = {"mlp": lambda x_RTF, layer: recorded(x_RTF, record_LRTF[layer])}
-            total = self._apply(
-                params,
-                rows,
-                recording,
-                cache,
-                lambda x_RTD, head_DV: x_RTD.sum().astype(jnp.float32),
-            )
+            total = self._apply(params, rows, recording, cache, total_of)
             return (total, None) if cache is None else total
 
         return jax.grad(read, has_aux=True)(nothing)
 
     def _apply(self, params: dict, rows: dict, interventions, cache, read_out: Callable):
-        return self.model(
-            params,
-            rows["inputs"],
-            rows["segments"],
-            rows["positions"],
-            interventions,
-            cache,
-            read_out=read_out,
-        )
+        place = rows["inputs"], rows["segments"], rows["positions"]
+        return self.model(params, *place, interventions, cache, read_out=read_out)

@@ -71,18 +71,17 @@ def tradeoff(
       held_out: batches of documents never seen.
     """
 
-    def losses(params: dict) -> tuple[dict[str, float], float]:
+    def losses(params: dict) -> dict[str, tuple[float, float]]:
+        """Of every set, and of held-out documents."""
         of_sets = {name: mean_loss(loss, params, batches) for name, batches in forgotten.items()}
-        return of_sets, mean_loss(loss, params, held_out)
+        other = mean_loss(loss, params, held_out)
+        return {name: (of_set, other) for name, of_set in of_sets.items()}
 
-    before, held_out_before = losses(params)
+    before = losses(params)
     curves: dict[str, list[Point]] = {name: [] for name in forgotten}
     for ratio in ratios:
-        after, held_out_after = losses(without(params, top_neurons(scores_LF, ratio)))
-        for name, curve in curves.items():
-            curve.append(
-                point((before[name], held_out_before), (after[name], held_out_after), ratio)
-            )
+        for name, after in losses(without(params, top_neurons(scores_LF, ratio))).items():
+            curves[name].append(point(before[name], after, ratio))
     return curves
 
 
@@ -119,11 +118,8 @@ def hypervolume(points: Sequence[Point], worst: float, enough: float = math.inf)
       enough: caps the forgetting that counts, for example at that of a model which never saw the
       documents.
     """
-    corners = sorted(
-        (min(p.forgetting, enough), p.delta_val)
-        for p in points
-        if p.forgetting > 0 and p.delta_val < worst
-    )
+    better = [p for p in points if p.forgetting > 0 and p.delta_val < worst]
+    corners = sorted((min(p.forgetting, enough), p.delta_val) for p in better)
     area, reached = 0.0, 0.0
     for number, (forgetting, _) in enumerate(corners):
         area += (forgetting - reached) * (worst - min(d for _, d in corners[number:]))

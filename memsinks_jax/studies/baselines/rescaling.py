@@ -5,7 +5,7 @@ Published code multiplies by (g + p) / g, with g the shared fraction of an MLP's
 active fraction of its sinks. The paper does not mention it.
 """
 
-import jax
+import jax.numpy as jnp
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
@@ -23,8 +23,6 @@ def scaled(config: Config, params: dict, factor: float) -> dict:
     """The parameters with the output of the MLPs' shared neurons multiplied by a factor."""
     shared = sinks.partition(config.model, config.sinks).shared
     kernel_LFD = params["layers"]["down_kernel"]
-    kernel_LFD = (
-        kernel_LFD
-        * jax.numpy.where(jax.numpy.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)[:, None]
-    )
+    factors_F = jnp.where(jnp.arange(kernel_LFD.shape[1]) < shared, factor, 1.0)
+    kernel_LFD = kernel_LFD * factors_F[:, None]
     return params | {"layers": params["layers"] | {"down_kernel": kernel_LFD}}

@@ -57,11 +57,10 @@ def tune(
     for (strength, count), scores_RLF in found.items():
         scores_LF = over_documents(scores_RLF)
         dropped = [without(params, top_neurons(scores_LF, ratio)) for ratio in ratios]
-        losses = [
-            [mean_loss(loss, p, batches) for p in dropped] for batches in (held_out, documents)
-        ]
-        tried = dataclasses.replace(settings, strength=strength, iterations=count)
-        trials.append(
-            Trial(tried, sum(losses[0]) / len(ratios), sum(losses[1]) / len(ratios) - before)
+        after, rise = (
+            sum(mean_loss(loss, p, batches) for p in dropped) / len(ratios)
+            for batches in (held_out, documents)
         )
+        tried = dataclasses.replace(settings, strength=strength, iterations=count)
+        trials.append(Trial(tried, after, rise - before))
     return sorted(trials, key=lambda trial: trial.held_out_loss)
