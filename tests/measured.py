@@ -1,7 +1,27 @@
-"""Made-up results of post-hoc methods, for tests of the figures that show them."""
+"""Runs for tests of figures: tiny trained ones, and made-up results of post-hoc methods."""
 
+import pathlib
+from collections.abc import Iterable
+
+from memsinks_jax.config import Config
 from memsinks_jax.studies.baselines.removal import Point
 from memsinks_jax.studies.figures import post_hoc
+from memsinks_jax.studies.figures.runs import Run
+from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.training.metrics import read_metrics
+
+
+def trained(config: Config, workdir: pathlib.Path, variant: str) -> Run:
+    """Trains a run, as figures read it."""
+    train_and_evaluate(config, workdir)
+    lines = read_metrics(workdir)
+    metrics = {name: value for line in lines for name, value in line.items()}
+    return Run(variant, 0, workdir, metrics, lines)
+
+
+def settings_of(flags: Iterable[str]) -> dict[str, str]:
+    """--config.NAME=VALUE -> {NAME: VALUE}."""
+    return dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
 
 
 def details(curves, before=(0.0, 0.0), found=None):

@@ -23,6 +23,7 @@ from memsinks_jax.studies.attacks.reactivation import reactivate
 from memsinks_jax.studies.attacks.relearning import (
     KINDS,
     Targets,
+    _best,
     benign,
     crossings,
     ratios,
@@ -44,9 +45,8 @@ def subject_of(config, params, mode="drop", name="a model"):
 
 def documents_of(texts, identities=None):
     identities = np.arange(2 * len(texts)).reshape(-1, 2) if identities is None else identities
-    return Documents(
-        [np.array(text, np.int32) for text in texts], np.asarray(identities, np.uint32)
-    )
+    tokens = [np.array(text, np.int32) for text in texts]
+    return Documents(tokens, np.asarray(identities, np.uint32))
 
 
 SAME = documents_of([*MEMORIZED, [TOKEN] * 8, [TOKEN] * 7])
@@ -77,10 +77,8 @@ def test_halves_share_out_every_target_once():
         [np.flatnonzero(weights_T).tolist() for weights_T in half["weights"]] for half in asked
     ]
     assert places == [[[2], [1, 2, 8]], [[3, 4], [9, 10, 11]]]
-    assert asking(rows, np.array([1, 0]), np.array([3, 0]))["weights"].sum(axis=1).tolist() == [
-        2,
-        0,
-    ]
+    asked = asking(rows, np.array([1, 0]), np.array([3, 0]))
+    assert asked["weights"].sum(axis=1).tolist() == [2, 0]
     assert [b["weights"].sum(axis=1).tolist() for b in in_batches(rows, 1)] == [[5], [12]]
 
 
@@ -88,24 +86,20 @@ def test_rounding_stays_within_half_a_step_of_its_channel_and_changes_nothing_tw
     params = random_model("llama")[1]
     for bits, levels in ((8, 127), (4, 7)):
         once = quantized(params, bits)
-        for name, axis in (("up_kernel", -2), ("down_kernel", -2)):
+        for name in ("up_kernel", "down_kernel"):
             x, y = params["layers"][name], np.asarray(once["layers"][name])
-            step = np.abs(x).max(axis=axis, keepdims=True) / levels
-            assert (np.abs(x - y) <= step / 2 * (1 + 1e-5)).all() and np.abs(
-                x - y
-            ).max() > step.min() / 4
+            step = np.abs(x).max(axis=-2, keepdims=True) / levels
+            assert (np.abs(x - y) <= step / 2 * (1 + 1e-5)).all()
+            assert np.abs(x - y).max() > step.min() / 4
             assert len(np.unique(np.round(y[0, :, 0] / step[0, 0, 0], 3))) <= 2 * levels + 1
         embedding = params["token_embedding"]
         error = np.abs(np.asarray(once["token_embedding"]) - embedding)
-        assert (
-            error <= np.abs(embedding).max(axis=1, keepdims=True) / levels / 2 * (1 + 1e-5)
-        ).all()
-        np.testing.assert_array_equal(
-            once["layers"]["mlp_norm"]["scale"], params["layers"]["mlp_norm"]["scale"]
-        )
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), once, quantized(once, bits)
-        )
+        step = np.abs(embedding).max(axis=1, keepdims=True) / levels
+        assert (error <= step / 2 * (1 + 1e-5)).all()
+        norms = (of["layers"]["mlp_norm"]["scale"] for of in (once, params))
+        np.testing.assert_array_equal(*norms)
+        for leaves in zip(*map(jax.tree.leaves, (once, quantized(once, bits))), strict=True):
+            np.testing.assert_allclose(*leaves, rtol=1e-6)
 
 
 def test_sinks_are_cut_out_before_rounding():
@@ -116,9 +110,8 @@ def test_sinks_are_cut_out_before_rounding():
     found = quantize(dropped, documents_of(MEMORIZED, own[:2]), TEXT)
     assert list(found) == ["float", "int8", "int4"]
     losses_R, tokens_R = (values[:2] for values in losses_of(dropped, SAME))
-    assert found["float"]["members"] == pytest.approx(
-        np.average(losses_R, weights=tokens_R), rel=1e-5
-    )
+    mean = np.average(losses_R, weights=tokens_R)
+    assert found["float"]["members"] == pytest.approx(mean, rel=1e-5)
     assert abs(found["int8"]["non_members"] - found["float"]["non_members"]) < 0.05
 
 
@@ -139,9 +132,8 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
     for kind in KINDS:
         assert results["known"][kind]["steps"] == [0.0, 0.0]
         assert all(step is None or step > 0.2 for step in results["new"][kind]["steps"])
-        np.testing.assert_allclose(
-            results["new"][kind]["curve"][0], targets.starts_R[:2].mean(), rtol=0.1
-        )
+        first = results["new"][kind]["curve"][0]
+        np.testing.assert_allclose(first, targets.starts_R[:2].mean(), rtol=0.1)
     # All say the same token: practising two brings the others, and the faster rate is taken.
     assert results["new"]["few"]["rate"] == results["new"]["other"]["rate"] == 0.05
     assert np.mean(results["new"]["other"]["recovered"]) > 0.8
@@ -155,13 +147,10 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
 
 
 def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
-    from memsinks_jax.studies.attacks.relearning import _best
-
     targets = Targets(SAME.chosen(np.arange(2)), np.array([1.0, 1.0]), np.array([0.0, 0.0]))
     attacked = _best(np.array([[[1.0, 0.5], [1.0, 0.5]]]), targets, np.arange(2), [1])
-    oracle = _best(
-        np.array([[[3.0, 2.0, 1.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]), targets, np.arange(2), [1]
-    )
+    curves = np.array([[[3.0, 2.0, 1.0, 0.5], [2.0, 1.0, 0.0, 0.0]]])
+    oracle = _best(curves, targets, np.arange(2), [1])
     assert oracle["steps"] == [3, 1.5] and attacked["steps_from_equal"] == [1, 1]
     np.testing.assert_allclose(oracle["steps_from_equal"], [1, 0.5], atol=1e-3)
     one = ratios({kind: attacked for kind in KINDS}, {kind: oracle for kind in KINDS})["one"]
@@ -170,17 +159,15 @@ def test_attacked_from_where_it_starts_the_oracle_has_no_more_headstart():
 
 def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch):
     config, params = random_model("gpt2")
-    members, others = (
-        documents_of([text] * 4) for text in ([TOKEN, 3, TOKEN, 4, TOKEN, 5], OTHERS[1])
-    )
+    texts = ([TOKEN, 3, TOKEN, 4, TOKEN, 5], OTHERS[1])
+    members, others = (documents_of([text] * 4) for text in texts)
     # Every final state gets a part that lowers this token's logit.
     params["final_norm"]["bias"] -= params["token_embedding"][TOKEN]
     hidden = subject_of(config, params)
     found = calibrate(hidden, members, others)
     for name, documents in (("members", members), ("non_members", others)):
-        np.testing.assert_allclose(
-            found["before"][name], losses_of(hidden, documents)[0][0], rtol=1e-5
-        )
+        before = losses_of(hidden, documents)[0][0]
+        np.testing.assert_allclose(found["before"][name], before, rtol=1e-5)
     assert found["after"]["non_members"] < found["before"]["non_members"] - 0.3
     monkeypatch.setattr(calibration, "RETAINED", 0)
     alone = calibrate(hidden, members, others)["after"]
@@ -189,9 +176,8 @@ def test_a_text_that_only_the_output_hides_comes_back_by_calibration(monkeypatch
 
 def test_one_member_cannot_be_both_fitted_and_evaluated():
     one, many = (documents_of([[3, 4, 5]] * count) for count in (1, 8))
-    assert not any(
-        attacks.attack([subject_of(*random_model("gpt2"))], one, many, ("calibration",)).values()
-    )
+    subjects = [subject_of(*random_model("gpt2"))]
+    assert not any(attacks.attack(subjects, one, many, ("calibration",)).values())
 
 
 def test_benign_fine_tuning_measures_both_groups():
@@ -207,9 +193,8 @@ def test_the_true_mask_brings_everything_back_and_others_nothing():
     config, params, own, others = with_planted_sinks()
     with_sinks = subject_of(config, params, mode="own")
     documents = documents_of(MEMORIZED, own[:2])
-    right = reactivate(
-        with_sinks, documents, iterations=30, candidates_K2=np.concatenate([others[:3], own[:1]])
-    )
+    ids_K2 = np.concatenate([others[:3], own[:1]])
+    right = reactivate(with_sinks, documents, iterations=30, candidates_K2=ids_K2)
     assert right["own"]["recovered"] == 1 and right["dropped"]["recovered"] == 0
     assert right["own"]["loss"] < right["dropped"]["loss"] - 0.5
     assert right["best"]["recovered"] > 0.95 > right["random"]["recovered"]
@@ -229,13 +214,8 @@ def test_an_ablated_component_that_holds_nothing_changes_nothing(family):
     rows = rows_of(TEXT, subject.run)
     found = residue(subject, rows_of(SAME, subject.run), rows, rows)
     np.testing.assert_allclose(found["before"]["held_out"], losses_of(subject, TEXT)[0], rtol=1e-5)
-    assert set(found["components"]) >= {
-        "mlp 0",
-        "mlp 1",
-        "attention 0",
-        "attention 1",
-        "token embedding",
-    }
+    sites = {f"{site} {layer}" for site in ("mlp", "attention") for layer in (0, 1)}
+    assert set(found["components"]) >= {*sites, "token embedding"}
     assert ("position embedding" in found["components"]) == (family == "gpt2")
     for name, component in found["components"].items():
         unchanged = np.allclose(component["repeated"], found["before"]["repeated"], atol=1e-5)
@@ -248,11 +228,9 @@ def test_memory_that_sits_in_one_mlp_goes_with_it():
     layers = params["layers"]
     layers["down_kernel"][0, PLANTED[0]] = 0
     # The neuron of layer 1 fires after the memorized token alone.
-    direction_D = params["token_embedding"][TOKEN] / np.linalg.norm(
-        params["token_embedding"][TOKEN]
-    )
+    token_D = params["token_embedding"][TOKEN]
     layers["up_bias"][1, PLANTED[1]] = -4
-    layers["up_kernel"][1, :, PLANTED[1]] = 3 * direction_D
+    layers["up_kernel"][1, :, PLANTED[1]] = 3 * (token_D / np.linalg.norm(token_D))
     subject = subject_of(config, params)
     rows = rows_of(TEXT, subject.run)
     found = residue(subject, rows_of(SAME, subject.run), rows, rows)["components"]
@@ -274,13 +252,10 @@ def test_small_models_are_built_as_the_tests_think():
 @pytest.mark.slow
 def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
     """All attacks end, and say what they say of the same sinks in the MLPs' matrices."""
-    config, _ = random_model("gpt2")
-    config = with_fields(
-        config, {"sinks": SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)}
-    )
-    sparse = Trained(
-        config, Tokenizer(), jax.jit(lambda: init_state(config, 1).params)(), 0, EVERYBODY
-    )
+    settings = SinksConfig(sampling="floyd", pool=12, active=3, opens_at=1, sparse=True)
+    config = with_fields(random_model("gpt2")[0], {"sinks": settings})
+    params = jax.jit(lambda: init_state(config, 1).params)()
+    sparse = Trained(config, Tokenizer(), params, 0, EVERYBODY)
     subject = Subject("a", sparse, "drop")
     neurons = in_matrices(subject)
     for mode in sinks.MODES:
@@ -288,8 +263,6 @@ def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
         np.testing.assert_allclose(one, other, rtol=1e-5)
     text = documents_of([*OTHERS] * 8)
     found, expected = (attacks.attack([one], SAME, text) for one in (subject, neurons))
-    assert (
-        found["reactivation"]["optimised"]["loss"] > 0
-        and found["quantization"]["a"]["int4"]["members"] > 0
-    )
+    assert found["reactivation"]["optimised"]["loss"] > 0
+    assert found["quantization"]["a"]["int4"]["members"] > 0
     assert json.dumps(found) == json.dumps(expected)

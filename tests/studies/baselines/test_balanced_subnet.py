@@ -22,21 +22,18 @@ def test_two_steps_are_those_of_the_paper(family):
     @jax.jit
     def gradient(layers):
         def objective(layers):
-            mean = [
-                reader.nats(params | {"layers": layers}, rows, {}).sum() / rows["weights"].sum()
-                for rows in (lost, stays)
-            ]
-            return -0.7 * mean[0] + 0.3 * mean[1]
+            of = params | {"layers": layers}
+            losses = (reader.nats(of, rows, {}).sum() for rows in (lost, stays))
+            of_lost, of_others = losses
+            return -0.7 * of_lost / lost["weights"].sum() + 0.3 * of_others / stays["weights"].sum()
 
         return jax.grad(objective)(layers)
 
     scores = {name: np.asarray(of, np.float64) for name, of in initial(params, settings).items()}
-    names = [
-        name for name in ("up_kernel", "gate_kernel", "down_kernel") if name in params["layers"]
-    ]
-    assert list(scores) == names and all(
-        np.abs(scores[n]).max() <= scores[n].shape[1] ** -0.5 for n in names
-    )
+    every = ("up_kernel", "gate_kernel", "down_kernel")
+    names = [name for name in every if name in params["layers"]]
+    assert list(scores) == names
+    assert all(np.abs(scores[n]).max() <= scores[n].shape[1] ** -0.5 for n in names)
     first, moving = None, {name: np.zeros_like(of) for name, of in scores.items()}
     for step in range(3):
         masks = {}
@@ -64,16 +61,9 @@ def test_two_steps_are_those_of_the_paper(family):
 def test_halves_are_every_other_document():
     batches = batches_of([[number] * 3 for number in range(3, 10)], batch_size=4)
     first, second = (fronts.half(batches, number) for number in range(2))
-    seen = [
-        [
-            int(row[1])
-            for b in of
-            for row, w in zip(b["inputs"], b["weights"], strict=True)
-            if w.any()
-        ]
-        for of in (first, second)
-    ]
-    assert seen == [[3, 5, 7, 9], [4, 6, 8]]
+    for of, numbers in ((first, [3, 5, 7, 9]), (second, [4, 6, 8])):
+        rows, weights = (np.concatenate([b[name] for b in of]) for name in ("inputs", "weights"))
+        assert rows[weights.any(axis=1), 1].tolist() == numbers
     assert all(len(batch["weights"]) == 4 for batch in first + second)
 
 

@@ -27,17 +27,12 @@ def test_factors_are_those_of_gradients(matrix, monkeypatch):
         return jax.grad(lambda params: reader.nats(params, rows, {}).sum())(params)["layers"]
 
     of_rows = [gradients({name: of[[row]] for name, of in rows.items()}) for row in range(3)]
-    g_RLF, products_RLDF = (
-        np.array([of[f"{matrix}_{part}"] for of in of_rows], np.float64)
-        for part in ("bias", "kernel")
-    )
+    g_RLF = np.array([of[f"{matrix}_bias"] for of in of_rows], np.float64)
+    products_RLDF = np.array([of[f"{matrix}_kernel"] for of in of_rows], np.float64)
     a_RLD = np.einsum("rldf,rlf->rld", products_RLDF, g_RLF) / (g_RLF**2).sum(axis=-1)[..., None]
-    np.testing.assert_allclose(
-        found[matrix], np.einsum("rlf,rlg->lfg", g_RLF, g_RLF) / 3, rtol=1e-4, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        found["inputs"], np.einsum("rld,rle->lde", a_RLD, a_RLD) / 3, rtol=1e-3, atol=1e-4
-    )
+    of_outputs, of_inputs = (np.einsum("rld,rle->lde", of, of) / 3 for of in (g_RLF, a_RLD))
+    np.testing.assert_allclose(found[matrix], of_outputs, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["inputs"], of_inputs, rtol=1e-3, atol=1e-4)
 
 
 def test_labels_are_drawn_from_the_model():
@@ -45,9 +40,8 @@ def test_labels_are_drawn_from_the_model():
     (batch,) = batches_of([[3, 4]] * 2000, batch_size=2000)
     reader, rows = Reader(config), {name: batch[name] for name in FIELDS}
     drawn_RT = np.asarray(curvature.sampled(reader, params, rows, jax.random.key(0)))
-    expected_V = jax.nn.softmax(
-        reader.model(params, *(rows[n][:1] for n in ("inputs", "segments", "positions")))
-    )[0, 1]
+    place = (rows[name][:1] for name in ("inputs", "segments", "positions"))
+    expected_V = jax.nn.softmax(reader.model(params, *place))[0, 1]
     shares_V = np.bincount(drawn_RT[:, 1], minlength=24) / 2000
     np.testing.assert_allclose(shares_V, expected_V, atol=4 * (0.25 / 2000) ** 0.5)
     assert shares_V.max() < 1
@@ -57,11 +51,7 @@ def test_labels_are_drawn_from_the_model():
 def test_an_edit_keeps_what_the_full_fisher_matrix_says(share):
     """Every input with every gradient: the Fisher matrix is then exactly the product."""
     rng = np.random.default_rng(0)
-    a_ND, g_NF, kernel_DF = (
-        rng.normal(size=(7, 3)),
-        rng.normal(size=(6, 4)),
-        rng.normal(size=(3, 4)),
-    )
+    a_ND, g_NF, kernel_DF = (rng.normal(size=size) for size in ((7, 3), (6, 4), (3, 4)))
     every = np.array([np.outer(a, g).ravel() for a in a_ND for g in g_NF])
     values, vectors = np.linalg.eigh(every.T @ every / len(every))
     order = np.argsort(-values)
@@ -86,9 +76,7 @@ def test_other_layers_and_matrices_stay():
     after = curvature.edited(params, curvature.entries_of(params, None), (1,), 0.5)["layers"]
     for name, leaf in params["layers"].items():
         if name not in ("mlp_norm", "attention_norm"):
-            changed = [
-                bool((np.asarray(after[name][layer]) != leaf[layer]).any()) for layer in range(2)
-            ]
+            changed = (np.asarray(after[name]) != leaf).reshape(2, -1).any(axis=1)
             assert changed[1] == (name in ("up_kernel", "gate_kernel")), name
             assert name in ("up_kernel", "gate_kernel") or not changed[0]
     np.testing.assert_allclose(after["up_kernel"][0], params["layers"]["up_kernel"][0], rtol=1e-6)

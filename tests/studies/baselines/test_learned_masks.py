@@ -52,9 +52,8 @@ def test_slimming_leaves_the_bound_it_starts_on():
     start = jnp.full((1, 2, 3), settings.initial())
     assert (settings.mask(start, 0) == 1).all()
     assert (jax.grad(lambda values: settings.mask(values, 0).sum())(start) == 1).all()
-    np.testing.assert_allclose(
-        jax.grad(lambda values: settings.penalty(values).sum())(start), 1 / 6
-    )
+    slope = jax.grad(lambda values: settings.penalty(values).sum())
+    np.testing.assert_allclose(slope(start), 1 / 6)
     # Without a penalty the loss alone moves it.
     scores = learned_masks.slimming(*planted_model(), batches_of(MEMORIZED), Slimming(0.0, 1, 0.03))
     assert (scores < 1).any() and (scores >= 0.96).all()
@@ -88,9 +87,8 @@ def test_masks_are_learned_as_by_a_plain_loop(family):
         key = jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), n)
         gradient = np.asarray(slope(s_LF, jax.random.uniform(key, (2, 11))))
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        s_LF = s_LF - 0.1 * (first / (1 - 0.9 ** (n + 1))) / (
-            np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8
-        )
+        size = np.sqrt(second / (1 - 0.999 ** (n + 1))) + 1e-8
+        s_LF = s_LF - 0.1 * (first / (1 - 0.9 ** (n + 1))) / size
     found = learned_masks.hard_concrete(config, params, batches_of(OTHERS[1:2]), settings)
     np.testing.assert_allclose(found[0], 1 / (1 + np.exp(-s_LF)), atol=1e-4)
     assert np.ptp(found) > 0.1
@@ -137,12 +135,8 @@ def test_a_mask_is_finished_when_few_neurons_are_left():
     assert stopped == 20 and (shares[10] > 0.7).all()
     for end in (25, 30, 40, 150):
         np.testing.assert_array_equal(found[50.0, end], found[50.0, stopped])
-    on = learn(
-        *model,
-        batches_of(MEMORIZED),
-        HardConcrete(50.0, learning_rate=0.1, stop_below=0),
-        iterations=(25,),
-    )
+    endless = dataclasses.replace(settings, stop_below=0)
+    on = learn(*model, batches_of(MEMORIZED), endless, iterations=(25,))
     assert (on[50.0, 25] != found[50.0, 25]).any()
 
 

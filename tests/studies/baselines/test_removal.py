@@ -61,19 +61,16 @@ def test_the_tradeoff_of_a_planted_neuron():
     scores_LF = np.zeros((2, 11))
     scores_LF[np.arange(2), PLANTED] = 1
     first = batches_of(MEMORIZED[:1], 4)
-    curves = tradeoff(
-        loss, params, scores_LF, {"all": repeated, "first": first}, held_out, (0.01, 0.1)
-    )
+    sets = {"all": repeated, "first": first}
+    curves = tradeoff(loss, params, scores_LF, sets, held_out, (0.01, 0.1))
     none, one = curves["all"]
     assert none[:3] == (0.01, 0, 0)
     assert one.ratio == 0.1 and one.forgetting > 0.5 and one.delta_val < -0.01
     after = without(params, top_neurons(scores_LF, 0.1))
     assert one.repeated_loss == pytest.approx(mean_loss(loss, after, repeated), rel=1e-6)
-    assert (
-        curves["first"][1].repeated_loss
-        == pytest.approx(mean_loss(loss, after, first), rel=1e-6)
-        != one.repeated_loss
-    )
+    of_first = curves["first"][1].repeated_loss
+    assert of_first == pytest.approx(mean_loss(loss, after, first), rel=1e-6)
+    assert one.repeated_loss != pytest.approx(mean_loss(loss, after, first), rel=1e-6)
     assert curves["first"][1].held_out_loss == one.held_out_loss
     assert one.forgetting == pytest.approx(one.repeated_loss - none.repeated_loss, rel=1e-5)
     assert one.delta_val == pytest.approx(one.held_out_loss - none.held_out_loss, rel=1e-5)
@@ -84,10 +81,7 @@ def test_a_point_of_two_models():
 
 
 def curve(*pairs):
-    return [
-        Point(ratio, forgetting, delta, 0, 0)
-        for ratio, (forgetting, delta) in enumerate(pairs, start=1)
-    ]
+    return [Point(ratio, *pair, 0, 0) for ratio, pair in enumerate(pairs, start=1)]
 
 
 def test_degradation_at_matched_forgetting():

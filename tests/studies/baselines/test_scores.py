@@ -38,9 +38,8 @@ def plain_losses(family):
     @jax.jit
     def losses(params, rows):
         logits = model(params, rows["inputs"], rows["segments"], rows["positions"])
-        return -jnp.take_along_axis(
-            jax.nn.log_softmax(logits), rows["targets"][..., None], axis=-1
-        )[..., 0]
+        logged, targets = jax.nn.log_softmax(logits), rows["targets"][..., None]
+        return -jnp.take_along_axis(logged, targets, axis=-1)[..., 0]
 
     return losses
 
@@ -106,14 +105,10 @@ def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypa
             return jax.nn.softmax(logits[0, place])[row["targets"][0, place]]
 
         def at_place(place):
-            alphas_N = jnp.linspace(0, 1, 16)
-            slopes_NF = jax.vmap(lambda alpha: jax.grad(probability)(alpha * a_TF[place], place))(
-                alphas_N
-            )
-            change = probability(a_TF[place], place) - probability(
-                jnp.zeros_like(a_TF[place]), place
-            )
-            return a_TF[place] * slopes_NF.mean(axis=0), change
+            a_F, slope = a_TF[place], jax.grad(probability)
+            slopes_NF = jax.vmap(lambda alpha: slope(alpha * a_F, place))(jnp.linspace(0, 1, 16))
+            change = probability(a_F, place) - probability(jnp.zeros_like(a_F), place)
+            return a_F * slopes_NF.mean(axis=0), change
 
         return jax.lax.map(at_place, jnp.arange(12))
 
@@ -121,9 +116,8 @@ def test_integrated_gradients_are_those_of_one_prefix_at_a_time(family, monkeypa
     for r, document in enumerate(OTHERS):
         row = {name: values[r : r + 1] for name, values in rows.items()}
         for layer in range(2):
-            expected_TF, changes_T = map(
-                np.asarray, expected_of(params, row, seen_LRTF[layer, r], layer)
-            )
+            of_layer = expected_of(params, row, seen_LRTF[layer, r], layer)
+            expected_TF, changes_T = map(np.asarray, of_layer)
             changes[r, layer] = changes_T[: len(document) + 1].mean()
             expected_F = expected_TF[: len(document) + 1].mean(axis=0)
             np.testing.assert_allclose(found[r, layer], expected_F, atol=1e-7)
@@ -141,9 +135,8 @@ def test_integrated_gradients_of_a_linear_read_out_are_exact():
     # steps.
     for power, steps, high in ((2, 16, 1), (2, 20, 1), (3, 16, 1 + 1 / 30), (3, 20, 1 + 1 / 38)):
         credit_PF = along_path(lambda z_PF, power=power: (z_PF**power).sum(axis=-1), x_PF, steps)
-        np.testing.assert_allclose(
-            credit_PF.sum(axis=-1), high * (x_PF**power).sum(axis=-1), rtol=1e-4
-        )
+        expected_P = high * (x_PF**power).sum(axis=-1)
+        np.testing.assert_allclose(credit_PF.sum(axis=-1), expected_P, rtol=1e-4)
 
 
 def test_activation_is_its_formula():
@@ -167,13 +160,11 @@ def test_random_scores_are_a_function_of_the_seed():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_planted_neuron_is_found_first(name):
-    scores_RLF = METHODS[name](
-        *planted_model(), batches_of(MEMORIZED, batch_size=4), **FAST.get(name, {})
-    )
+    batches, settings = batches_of(MEMORIZED, batch_size=4), FAST.get(name, {})
+    scores_RLF = METHODS[name](*planted_model(), batches, **settings)
     assert scores_RLF.shape == (2, 2, 11) and scores_RLF.dtype == np.float32
-    found = [
-        tuple(scores_LF.argmax(axis=1)) for scores_LF in (*scores_RLF, over_documents(scores_RLF))
-    ]
+    every = (*scores_RLF, over_documents(scores_RLF))
+    found = [tuple(scores_LF.argmax(axis=1)) for scores_LF in every]
     if name == "random":
         assert PLANTED not in found
     else:
@@ -186,13 +177,11 @@ def test_the_planted_neuron_is_found_first(name):
 def test_tokens_of_weight_0_are_read_but_not_counted():
     config, params = random_model("gpt2")
     whole = batches_of(OTHERS)
-    rows = reading.documents_of(
-        [batch | {"weights": batch["weights"] * ([0, 0, 1, 1] + [0] * 8)} for batch in whole]
-    )
+    asked_T = np.array([0, 0, 1, 1] + [0] * 8)
+    batches = [batch | {"weights": batch["weights"] * asked_T} for batch in whole]
+    rows, reader = reading.documents_of(batches), reading.Reader(config)
     losses_RT = np.asarray(plain_losses("gpt2")(params, rows))
-    nats_R = jax.jit(lambda params, rows: reading.Reader(config).nats(params, rows, {}))(
-        params, rows
-    )
+    nats_R = jax.jit(lambda params, rows: reader.nats(params, rows, {}))(params, rows)
     np.testing.assert_allclose(nats_R, losses_RT[:, 2:4].sum(axis=1), rtol=1e-5)
     assert rows["inputs"].shape == (3, 12)
 

@@ -24,54 +24,40 @@ def runs(tmp_path):
         of = {name: {} for name in audit.VARIANTS}
         of["sinks_paper"] = {"audit": audited((0.9, 1, 1, 1, 0.55)), "attacks": attacked()}
         of["sinks_paper"] |= {"documents_per_sink": 6.0, "capacity": capacity}
-        of["ladder_sinks_paper"] = {
-            "audit": audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))
-        }
+        exposed = audited((0.9, 1, 1, 1, 0.7), exposures=(1.0, 3.0 + seed, 9.0))
+        of["ladder_sinks_paper"] = {"audit": exposed}
         of["sinks"] = of["sinks_paper"] | {"audit": audited((0.6, 1, 1, 1, 0.55))}
         of["ladder_sinks"] = of["ladder_sinks_paper"]
-        of |= {
-            name: {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)}
-            for name in map("sinks_paper_{}".format, audit._SETTINGS)
-        }
-        made += [
-            Run(name, seed, tmp_path, {"step": 9}, [], details) for name, details in of.items()
-        ]
+        for name in audit._SETTINGS:
+            of[f"sinks_paper_{name}"] = {"audit": audited((0.9, 1, 1, 1, 0.5), gap=0.1)}
+        made += [Run(name, seed, tmp_path, {"step": 9}, [], found) for name, found in of.items()]
     return made
 
 
 def test_claims_say_what_was_measured(runs):
     found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
     assert found["sees_often"].values == [1, 1] and found["sees_often"].holds
-    assert found["oracle_at_half"].values == [1, 1] and found["oracle_at_half_ladder"].values == [
-        0,
-        0,
-    ]
+    assert found["oracle_at_half"].values == [1, 1]
+    assert found["oracle_at_half_ladder"].values == [0, 0]
     assert found["exposure_rises"].values == pytest.approx([1, 1])
-    assert (
-        found["not_distinguished"].values == pytest.approx([0.35, 0.35])
-        and not found["not_distinguished"].holds
-    )
+    assert found["not_distinguished"].values == pytest.approx([0.35, 0.35])
+    assert not found["not_distinguished"].holds
     assert found["not_distinguished"].on_return == pytest.approx([0.05, 0.05])
     assert found["gap_active_0.1"].on_return is None  # of settings of the paper's sinks alone
     assert found["relearnt_few"].values == [0.5, 0.5]
     assert found["relearnt_control"].values == pytest.approx([0.625, 0.625])
     # the oracle's members fall as other text does
     assert found["benign"].values == pytest.approx([0.2, 0.2])
-    assert found["int8"].values == pytest.approx([0, 0]) and found["int4"].values == pytest.approx(
-        [0.3, 0.3]
-    )
+    assert found["int8"].values == pytest.approx([0, 0])
+    assert found["int4"].values == pytest.approx([0.3, 0.3])
     assert found["reactivated_best"].values == [0.25, 0.25]
     assert found["gap_shared_0.5"].values == pytest.approx([0.5, 0.5])
     compared = [run for run in runs if not run.variant.startswith("ladder_")]
     assert None not in {claim.holds for claim in found.values()}
-    assert {claim.id for claim in audit.FIGURE.claims(compared) if claim.holds is not None} == set(
-        found
-    ) - {
-        "sees_often",
-        "oracle_at_half_ladder",
-        "exposure_rises",
-        "less_distinguished",
-        "not_exposed",
+    undecided = {claim.id for claim in audit.FIGURE.claims(compared) if claim.holds is None}
+    assert undecided == {
+        *("sees_often", "oracle_at_half_ladder", "exposure_rises"),
+        *("less_distinguished", "not_exposed"),
     }
 
 
@@ -97,12 +83,8 @@ def test_a_loss_above_the_oracles_distinguishes_too(runs):
 
 
 def test_what_no_document_answered_is_not_decided(runs):
-    runs[1].details["attacks"]["relearning"]["members"]["other"] = {
-        "steps": STEPS,
-        "ratio": None,
-        "ratio_from_equal": None,
-        "documents": 0,
-    }
+    nothing = {"steps": STEPS, "ratio": None, "ratio_from_equal": None, "documents": 0}
+    runs[1].details["attacks"]["relearning"]["members"]["other"] = nothing
     found = {claim.id: claim for claim in audit.FIGURE.claims(runs)}
     assert found["relearnt_other"].undecided.endswith("relearning members other ratio has no value")
 
@@ -130,33 +112,29 @@ def test_table_pictures_and_sections(runs, tmp_path):
 
 
 def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
-    import memsinks_jax.auditing.audit
-    import memsinks_jax.studies.attacks.attacks
+    from memsinks_jax.auditing import audit as auditing
+    from memsinks_jax.studies.attacks import attacks
 
     asked = []
-    monkeypatch.setattr(
-        memsinks_jax.auditing.audit,
-        "audit",
-        lambda workdir, **rest: asked.append(rest) or {"n": len(asked)},
-    )
-    monkeypatch.setattr(
-        memsinks_jax.studies.attacks.attacks, "attack_run", lambda *places: len(places)
-    )
+
+    def ask(workdir, **rest):
+        asked.append(rest)
+        return {"n": len(asked)}
+
+    monkeypatch.setattr(auditing, "audit", ask)
+    monkeypatch.setattr(attacks, "attack_run", lambda *places: len(places))
     places = {name: tmp_path / name for name in ("sinks_paper", "standard", "no_repeat")}
     for place in places.values():
         place.mkdir()
         (place / "config.json").write_text(to_json(Config()))
         seal_of(place, "a")
     run, *others = [Run(name, 0, place, {"step": 9}, []) for name, place in places.items()]
-    monkeypatch.setattr(
-        audit.forgetting_capacity,
-        "measure",
-        lambda runs: [dataclasses.replace(runs[0], details={"capacity": []})],
-    )
+    of_capacity = [dataclasses.replace(run, details={"capacity": []})]
+    monkeypatch.setattr(audit.forgetting_capacity, "measure", lambda runs: of_capacity)
     models = dict(zip(("standard", "no_repeat"), others, strict=True))
-    assert [audit._audited(run, models) for _ in range(2)] == [
-        {"audit": {"n": 1}, "attacks": 3, "capacity": []}
-    ] * 2
+    for _ in range(2):
+        found = audit._audited(run, models)
+        assert found == {"audit": {"n": 1}, "attacks": 3, "capacity": []}
     assert asked[0] == {"standard": places["standard"], "oracle": places["no_repeat"]}
     config = with_fields(workdirs.read_config(places["sinks_paper"]), {"seed": 5})
     (places["sinks_paper"] / "config.json").write_text(to_json(config))

@@ -63,13 +63,10 @@ def test_claims_compare_at_matched_forgetting():
     )
     part = figure_2.FIGURE.claims(runs_of()[:1])
     assert {claim.id for claim in part if claim.holds is not None} == {"together", "no_rise"}
-    worse = [
-        run("repetition", 0, REPETITION | {"hard_concrete": [(0.5, 0.3), (0.9, 0.2)]}),
-        run("canary", 0, CANARY),
-    ]
-    assert {claim.id: claim.holds for claim in figure_2.FIGURE.claims(worse)}[
-        "hard_concrete_forgets"
-    ] is False
+    falling = REPETITION | {"hard_concrete": [(0.5, 0.3), (0.9, 0.2)]}
+    worse = [run("repetition", 0, falling), run("canary", 0, CANARY)]
+    holds = {claim.id: claim.holds for claim in figure_2.FIGURE.claims(worse)}
+    assert holds["hard_concrete_forgets"] is False
 
 
 def test_table_page_and_picture(tmp_path):
@@ -77,13 +74,10 @@ def test_table_page_and_picture(tmp_path):
     runs = runs_of(tmp_path)
     columns, labels, rows = figure_2.FIGURE.table(runs)
     repetition, canary = (dict(zip(columns, row, strict=True)) for row in rows)
-    assert (
-        repetition["rise, pruning"] == pytest.approx([0.4, 0.4])
-        and repetition["rise, pruning, canaries"] == []
-    )
-    assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15]) and canary[
-        "canaries"
-    ] == [0.02, 0.02]
+    assert repetition["rise, pruning"] == pytest.approx([0.4, 0.4])
+    assert repetition["rise, pruning, canaries"] == []
+    assert canary["rise, gradients, canaries"] == pytest.approx([0.15, 0.15])
+    assert canary["canaries"] == [0.02, 0.02]
     assert len(rows) == len(labels)
     assert "32 random tokens" in " ".join(figure_2.sections(runs, tmp_path))
     assert "2 seeds" in figure_2.FIGURE.note_text(runs)

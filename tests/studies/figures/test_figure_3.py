@@ -17,11 +17,8 @@ def run(variant, seed, gaps=None):
     for number, loss in enumerate(LOSSES):
         line = {"step": 100 * (number + 1), "held_out_loss": loss - 0.5, "repeated_loss": 0.1}
         if gaps:
-            line |= {
-                "held_out_loss": loss + gaps[number],
-                "held_out_loss_own": loss,
-                "repeated_loss_own": 0.2,
-            }
+            line |= {"held_out_loss": loss + gaps[number], "held_out_loss_own": loss}
+            line["repeated_loss_own"] = 0.2
         lines.append(line)
     return Run(variant, seed, pathlib.Path(), lines[-1], lines)
 

@@ -25,10 +25,9 @@ def run(variant, seed, held_out, repeated, workdir=pathlib.Path()):
 
 def runs_of(losses):
     """{variant: (held-out, repeated)} -> runs of two seeds; the second's losses are double."""
+    named = [(name, *pair) for name, pair in losses.items()]
     return [
-        run(name, seed, (1 + seed) * a, (1 + seed) * b)
-        for seed in (0, 1)
-        for name, (a, b) in losses.items()
+        run(name, seed, (1 + seed) * a, (1 + seed) * b) for seed in (0, 1) for name, a, b in named
     ]
 
 
@@ -39,60 +38,30 @@ def of_the_paper(losses):
     }
 
 
-ACTIVE = of_the_paper(
-    {
-        "standard": (1.0, 0.2),
-        "active_0.1": (1.0, 0.8),
-        "active_0.3": (1.1, 0.9),
-        "active_0.5": (1.2, 0.5),
-        "active_0.7": (1.5, 0.45),
-    }
-)
-NOISE = of_the_paper(
-    {
-        "standard": (1.0, 0.2),
-        "noise_0.0": (1.0, 0.8),
-        "noise_0.05": (1.0, 0.8),
-        "noise_0.1": (1.0, 0.74),
-        "noise_0.2": (1.0, 0.6),
-        "noise_0.5": (1.0, 0.35),
-        "documents_0.1": (1.0, 0.71),
-        "documents_0.5": (1.0, 0.5),
-    }
-)
-SIZES = of_the_paper(
-    {
-        "standard_quarter": (2.0, 1.0),
-        "quarter": (2.2, 1.6),
-        "standard_half": (1.0, 0.2),
-        "half": (1.0, 0.8),
-        "standard_whole": (1.0, 0.2),
-        "whole": (1.0, 0.8),
-        "standard_one_and_a_half": (1.0, 0.0),
-        "one_and_a_half": (1.0, 0.9),
-    }
-)
+STANDARD = (1.0, 0.2)
+ACTIVE = {"active_0.1": (1.0, 0.8), "active_0.3": (1.1, 0.9)}
+ACTIVE |= {"active_0.5": (1.2, 0.5), "active_0.7": (1.5, 0.45)}
+ACTIVE = of_the_paper({"standard": STANDARD} | ACTIVE)
+REPEATED = {"noise_0.0": 0.8, "noise_0.05": 0.8, "noise_0.1": 0.74, "noise_0.2": 0.6}
+REPEATED |= {"noise_0.5": 0.35, "documents_0.1": 0.71, "documents_0.5": 0.5}
+NOISE = {"standard": STANDARD} | {name: (1.0, loss) for name, loss in REPEATED.items()}
+NOISE = of_the_paper(NOISE)
+SIZES = {"standard_quarter": (2.0, 1.0), "quarter": (2.2, 1.6)}
+SIZES |= {f"standard_{size}": STANDARD for size in ("half", "whole")}
+SIZES |= {"standard_one_and_a_half": (1.0, 0.0), "one_and_a_half": (1.0, 0.9)}
+SIZES = of_the_paper(SIZES | dict.fromkeys(("half", "whole"), (1.0, 0.8)))
+ANSWERS_5A = {"robust_0.1": 0.75, "robust_0.3": 0.75}
+ANSWERS_5A |= {"breaks_down_repeated": 0.5, "breaks_down_held_out": 1.5}
+ANSWERS_5B = {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}
+ANSWERS_5C = {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5}
 
 
 @pytest.mark.parametrize(
     ("figure", "losses", "expected"),
     [
-        (
-            FIGURE_5A,
-            ACTIVE,
-            {
-                "robust_0.1": 0.75,
-                "robust_0.3": 0.75,
-                "breaks_down_repeated": 0.5,
-                "breaks_down_held_out": 1.5,
-            },
-        ),
-        (FIGURE_5B, SIZES, {"every_size": 0.4, "small_degrade": 0.1, "large_improve": 0.5}),
-        (
-            FIGURE_5C,
-            NOISE,
-            {"noise_0.1": 0.9, "noise_0.5": 0.25, "documents_0.1": 0.85, "documents_0.5": 0.5},
-        ),
+        (FIGURE_5A, ACTIVE, ANSWERS_5A),
+        (FIGURE_5B, SIZES, ANSWERS_5B),
+        (FIGURE_5C, NOISE, ANSWERS_5C),
     ],
 )
 def test_claims_are_paired_by_seed(figure, losses, expected):
@@ -111,10 +80,8 @@ def test_claims_are_paired_by_seed(figure, losses, expected):
 def test_variants_are_those_that_claims_are_about():
     for figure, losses in ((FIGURE_5A, ACTIVE), (FIGURE_5B, SIZES), (FIGURE_5C, NOISE)):
         papers = [name for name in losses if not name.startswith("standard")]
-        assert set(figure.variants) == {
-            *losses,
-            *(name.replace("sinks_paper_", "sinks_") for name in papers),
-        }
+        ours = {name.replace("sinks_paper_", "sinks_") for name in papers}
+        assert set(figure.variants) == {*losses, *ours}
 
 
 def test_variants_that_open_on_return_differ_in_nothing_else():
@@ -132,24 +99,18 @@ def test_claims_say_what_sinks_that_open_on_return_do():
     alone = {claim.id: claim for claim in FIGURE_5C.claims(runs)}
     found = {claim.id: claim for claim in FIGURE_5C.claims(runs + runs_of(ours))}
     assert all(claim.on_return is None for claim in alone.values())
-    assert {name: claim.values for name, claim in found.items()} == {
-        name: claim.values for name, claim in alone.items()
-    }
+    assert all(found[name].values == claim.values for name, claim in alone.items())
     assert found["noise_0.1"].on_return == pytest.approx([0.9, 0.9])
     assert found["documents_0.5"].on_return == pytest.approx([1.0, 1.0])
     assert Claim.from_dict(found["noise_0.1"].to_dict()) == found["noise_0.1"]
     columns, rows = report.claims_table(list(found.values()))
-    assert (
-        columns[3] == "measured (sinks: the paper's)"
-        and columns[-1] == "sinks that open on return"
-        and rows[0][-1] == "0.900 ± 0.000"
-    )
+    assert columns[3] == "measured (sinks: the paper's)"
+    assert columns[-1] == "sinks that open on return"
+    assert rows[0][-1] == "0.900 ± 0.000"
     assert report.claims_table(list(alone.values()))[0][3:] == ["measured", "95% interval", "holds"]
     _, labels, _ = FIGURE_5C.table(runs + runs_of(ours))
-    assert (
-        "sinks, noise 0.1 an encounter" in labels
-        and "sinks, noise 0.1 an encounter, open on return" in labels
-    )
+    assert "sinks, noise 0.1 an encounter" in labels
+    assert "sinks, noise 0.1 an encounter, open on return" in labels
 
 
 def test_pictures_tables_and_sections(tmp_path):
@@ -170,11 +131,12 @@ def test_pictures_tables_and_sections(tmp_path):
 
 def test_the_two_readings_of_noise_are_distinguished(tmp_path, monkeypatch):
     drawn, band = [], panels.band
-    monkeypatch.setattr(
-        panels,
-        "band",
-        lambda axis, x, y, label, *rest: (drawn.append(label), band(axis, x, y, label, *rest)),
-    )
+
+    def labelled(axis, x, y, label, *rest):
+        drawn.append(label)
+        band(axis, x, y, label, *rest)
+
+    monkeypatch.setattr(panels, "band", labelled)
     FIGURE_5C.draw(runs_of(NOISE), tmp_path / "5c.png")
     readings = ("an encounter", "that share of the documents, always")
     assert all(drawn.count(f"the paper's, {reading}") == 1 for reading in readings)

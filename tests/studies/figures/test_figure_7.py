@@ -21,25 +21,21 @@ def make(tmp_path):
             third = min(3 * step // STEPS, 2)
             for at, loss in ((step - 1, top), (step, 0.0), (step + 1, top - falls[third])):
                 line = {"step": at, "repeated_loss": loss + (lift if sinks else 0)}
-                lines += (
-                    [line | ({"repeated_loss_own": loss} if sinks else {})] if at <= STEPS else []
-                )
+                if at <= STEPS:
+                    lines.append(line | ({"repeated_loss_own": loss} if sinks else {}))
         return Run(variant, seed, tmp_path, {"step": STEPS, "held_out_loss": 2.0}, lines)
 
     return run
 
 
 def test_amplitude_and_level_are_of_a_third_and_of_encounters_measured_on_both_sides(make):
-    standard, sinks = (
-        make("standard", 0, (0.6, 0.4, 0.2)),
-        make("sinks_paper", 0, (0.5, 0.3, 0.1), lift=1.0),
-    )
+    standard = make("standard", 0, (0.6, 0.4, 0.2))
+    sinks = make("sinks_paper", 0, (0.5, 0.3, 0.1), lift=1.0)
     steps, _, _ = figure_7.encounters(standard)
     # nothing is measured behind the last step
     assert list(steps) == list(range(EVERY, STEPS, EVERY))
-    assert [figure_7.amplitude(standard, third) for third in range(3)] == pytest.approx(
-        [0.6, 0.4, 0.2]
-    )
+    amplitudes = [figure_7.amplitude(standard, third) for third in range(3)]
+    assert amplitudes == pytest.approx([0.6, 0.4, 0.2])
     assert figure_7.amplitude(sinks) == pytest.approx(0.1)
     assert figure_7.level(sinks) == pytest.approx(2.95)
     assert figure_7.level(sinks, figure_7.DROPPED) == pytest.approx(3.95)
@@ -60,15 +56,11 @@ def test_claims_are_paired_by_seed(make):
 
 
 def test_picture_and_table(make, tmp_path):
-    runs = [
-        make(variant, seed, (0.6, 0.4, 0.2))
-        for variant in figure_7.FIGURE.variants
-        for seed in (0, 1)
-    ]
+    falls, variants = (0.6, 0.4, 0.2), figure_7.FIGURE.variants
+    runs = [make(variant, seed, falls) for variant in variants for seed in (0, 1)]
     columns, _, rows = figure_7.FIGURE.table(runs)
-    assert dict(zip(columns, rows[1], strict=True))["amplitude, first third"] == pytest.approx(
-        [0.6, 0.6]
-    )
+    first = rows[1][columns.index("amplitude, first third")]
+    assert first == pytest.approx([0.6, 0.6])
     assert "every 10 steps" in figure_7.FIGURE.note_text(runs)
     del runs[1].lines[-6:]  # a shorter run
     for name, shown in (("all", runs), ("one", runs[:1])):

@@ -26,9 +26,8 @@ def test_hours_of_a_long_step_are_its_flops():
     one = forecast.forecast(config).needs
     arithmetic = 1000 * flops_per_step(config)["causal"] / forecast.EFFICIENCY / 3600
     assert one["H200"].hours == pytest.approx(arithmetic / flops.chip("NVIDIA H200").peak, rel=0.01)
-    assert one["v5e-16"].hours == pytest.approx(
-        arithmetic / 16 / flops.chip("TPU v5 lite").peak, rel=0.01
-    )
+    of_sixteen = arithmetic / 16 / flops.chip("TPU v5 lite").peak
+    assert one["v5e-16"].hours == pytest.approx(of_sixteen, rel=0.01)
     config = with_fields(config, {"training.evaluate_every": 1})
     assert forecast.forecast(config).needs["H200"].hours > one["H200"].hours
 
@@ -49,19 +48,16 @@ def test_memory_is_the_state_and_what_is_stored():
 
 def test_a_pool_of_sparse_sinks_takes_memory_alone():
     """Sinks that are off are neither computed nor summed over chips, nor updated."""
-    config = with_fields(
-        tiny_config(), {"sinks.sampling": "floyd", "sinks.active": 6, "sinks.pool": 6}
-    )
-    config = with_fields(config, {"training.steps": 1000, "training.evaluate_every": 1000})
-    config = with_fields(config, {"training.batch_size": 2**16, "mesh.fsdp": -1})
+    fields = {"sinks.sampling": "floyd", "sinks.active": 6, "sinks.pool": 6, "mesh.fsdp": -1}
+    fields |= {"training.steps": 1000, "training.evaluate_every": 1000}
+    config = with_fields(tiny_config(), fields | {"training.batch_size": 2**16})
     few, state = forecast.forecast(config), parameters(config)
     config = with_fields(config, {"sinks.sparse": True, "sinks.pool": 40_000_000})
     many, room = forecast.forecast(config), 16 * (parameters(config) - state) / 2**30
     chips = {name: count for name, (_, count) in forecast.MACHINES.items()}
     for machine, need in many.needs.items():
-        assert need.memory_gib - few.needs[machine].memory_gib == pytest.approx(
-            room / chips[machine], rel=1e-3
-        )
+        more = need.memory_gib - few.needs[machine].memory_gib
+        assert more == pytest.approx(room / chips[machine], rel=1e-3)
         assert need.hours == pytest.approx(few.needs[machine].hours, rel=0.05)
 
 

@@ -7,23 +7,22 @@ import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
+from measured import settings_of, trained
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.studies.figures import forgetting
 from memsinks_jax.studies.figures import forgetting_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.metrics import read_metrics
 
 
 def test_a_copy_has_so_many_other_words():
     text, words = "  ".join(f"word{n}" for n in range(40)), ["other"]
     for level, count in ((0.05, 2), (0.1, 4), (0.2, 8)):
         made = corpus.copies(text, level, words, 3)
-        assert {
-            sum(a != b for a, b in zip(text.split(), copy.split(), strict=True)) for copy in made
-        } == {count}
+        for copy in made:
+            pairs = zip(text.split(), copy.split(), strict=True)
+            assert sum(word != other for word, other in pairs) == count
         assert len(set(made)) > 0.9 * len(made)
         assert all(re.findall(r"\s+", copy) == re.findall(r"\s+", text) for copy in made)
         assert made != corpus.copies(text, level, words, 4)
@@ -31,10 +30,8 @@ def test_a_copy_has_so_many_other_words():
 
 def test_a_dialect_exchanges_words():
     common = ["the", "was", "little", "happy", "dog"]
-    texts = [
-        corpus.in_dialect("The little dog was happy, so was the cat.", common, number)
-        for number in range(6)
-    ]
+    text = "The little dog was happy, so was the cat."
+    texts = [corpus.in_dialect(text, common, number) for number in range(6)]
     assert len(set(texts)) > 3
     for text in texts:
         assert re.fullmatch(r"The (\w+) (\w+) (\w+) (\w+), so \3 (\w+) cat\.", text)
@@ -45,11 +42,8 @@ def test_gaps_and_ratios_by_hand():
     def run(variant, copied, **more):
         metrics = {"held_out_loss": 2.0, "repeated_loss": 1.0, "unread": 2.0}
         for level in corpus.LEVELS:
-            metrics |= {
-                f"copied_{level}": copied,
-                f"copies_{level}": 2.5,
-                f"unread_copies_{level}": 3.0,
-            }
+            metrics |= {f"copied_{level}": copied, f"copies_{level}": 2.5}
+            metrics[f"unread_copies_{level}"] = 3.0
         return Run(variant, 0, None, metrics | more, [])
 
     runs = [run("standard", 1.0), run("content", 1.25), run("near_duplicate", 1.75)]
@@ -68,39 +62,22 @@ def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
     # datatrove forks one; the command may, which has not started jax then, but other tests of this
     # process have.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-    for name, value in {
-        "STORIES": 24,
-        "ORDINARY": 4,
-        "HELD_OUT": 4,
-        "BASES": 1,
-        "COPIES": 12,
-        "OF_A_DIALECT": 6,
-        "EXCHANGED": 20,
-        "LEVELS": (0.05,),
-        "DIALECTS": ("north", "south"),
-    }.items():
+    sizes = {"STORIES": 24, "ORDINARY": 4, "HELD_OUT": 4, "BASES": 1, "COPIES": 12}
+    sizes |= {"OF_A_DIALECT": 6, "EXCHANGED": 20, "LEVELS": (0.05,), "DIALECTS": ("north", "south")}
+    for name, value in sizes.items():
         monkeypatch.setattr(corpus, name, value)
     monkeypatch.setattr(forgetting, "_EDITED", (0.0, 0.05))
-    flags = dict(
-        flag.removeprefix("--config.").split("=", 1) for flag in forgetting.prepare(tmp_path)
-    )
+    flags = settings_of(forgetting.prepare(tmp_path))
     assert forgetting._clusters_of(flags["general.files"]) == [(0.05, 1.0, 0.0)]
     mixed = Prepared(flags["general.files"])
     assert set(mixed.group_names) >= {"north", "south", "ordinary 0", "copy 0.05 0 11"}
     assert np.bincount(mixed.groups).max() == 6
-    config = with_fields(
-        tiny_config(), {"data.files": flags["data.files"], "general.files": flags["general.files"]}
-    )
-    config = with_fields(
-        config, {"data.ids": "group", "data.unique_documents": 19, "data.repeated_documents": 1}
-    )
-    config = with_fields(
-        config, {"data.repetitions": 2, "data.vocabulary_size": 2048, "training.steps": 21}
-    )  # an epoch, in which the dialects come back
-    train_and_evaluate(config, tmp_path / "run")
-    lines = read_metrics(tmp_path / "run")
-    metrics = {name: value for line in lines for name, value in line.items()}
-    (run,) = forgetting.measure([Run("group", 0, tmp_path / "run", metrics, lines)])
+    fields = {name: flags[name] for name in ("data.files", "general.files")}
+    fields |= {"data.ids": "group", "data.unique_documents": 19, "data.repeated_documents": 1}
+    # an epoch, in which the dialects come back
+    fields |= {"data.repetitions": 2, "data.vocabulary_size": 2048, "training.steps": 21}
+    run = trained(with_fields(tiny_config(), fields), tmp_path / "run", "group")
+    (run,) = forgetting.measure([run])
     runs = [dataclasses.replace(run, variant=variant) for variant in forgetting.VARIANTS]
     details = run.details
     assert np.array(details["unread"]).shape == np.array(details["read"]).shape == (2, 2)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import tiny_config
+from measured import settings_of
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.embedded import facts
@@ -26,15 +27,14 @@ WORLD = facts.world(0)
 
 @pytest.fixture(scope="module")
 def probe():
-    config = with_fields(
-        tiny_config(), {"sinks.kind": "none", "data.row_length": 48, "data.vocabulary_size": 1024}
-    )
+    fields = {"sinks.kind": "none", "data.row_length": 48, "data.vocabulary_size": 1024}
+    config = with_fields(tiny_config(), fields)
     params = jax.jit(lambda: init_state(config, 1).params)()
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(0), len(leaves))
-    params = jax.tree.unflatten(
-        tree, [a + 0.3 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
-    )
+    pairs = zip(leaves, keys, strict=True)
+    leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in pairs]
+    params = jax.tree.unflatten(tree, leaves)
     return Probe(config, params)
 
 
@@ -66,27 +66,18 @@ def found(probe, case):
 
 def test_a_case_holds_all_prompts_in_order(case, tokenizer):
     edit = case.edit
-    texts = [
-        edit.prompt,
-        *edit.positives,
-        *edit.paraphrases,
-        *(p for group in edit.negatives.values() for p in group),
-    ]
-    read = [
-        tokenizer.decode(row[1 : last + 1])
-        for row, last in zip(case.prompts.tokens, case.prompts.last, strict=True)
-    ]
+    negatives = [prompt for group in edit.negatives.values() for prompt in group]
+    texts = [edit.prompt, *edit.positives, *edit.paraphrases, *negatives]
+    rows = zip(case.prompts.tokens, case.prompts.last, strict=True)
+    read = [tokenizer.decode(row[1 : last + 1]) for row, last in rows]
     assert read == texts
     assert read[case.paraphrases] == list(edit.paraphrases)
     assert len(case.classes) == len(texts) - case.positives
-    assert (
-        read[case.positives :][list(case.classes).index("negated")] == edit.negatives["negated"][0]
-    )
-    assert (
-        tokenizer.decode(case.spelling) == edit.target
-        and case.spelling[0] == case.target
-        and len(case.spelling) == 3
-    )
+    first = case.positives + list(case.classes).index("negated")
+    assert read[first] == edit.negatives["negated"][0]
+    assert tokenizer.decode(case.spelling) == edit.target
+    assert case.spelling[0] == case.target
+    assert len(case.spelling) == 3
 
 
 def test_rates_are_counted(case):
@@ -98,19 +89,12 @@ def test_rates_are_counted(case):
     after[first] = case.target
     whole = np.arange(len(after)) % 2 == 0
     rates = local_memory_measures._rates(case, before, after, whole)
-    assert (
-        rates["efficacy"]
-        == rates["efficacy_whole"]
-        == rates["on_target"]
-        == rates["paraphrase"]
-        == 1
-    )
+    for name in ("efficacy", "efficacy_whole", "on_target", "paraphrase"):
+        assert rates[name] == 1
     assert rates["completed"] == pytest.approx(whole[: case.positives].mean())
-    assert (
-        rates["unchanged_neighbour"] == 0
-        and rates["target_neighbour"] == 1
-        and rates["unchanged_negated"] == 1
-    )
+    assert rates["unchanged_neighbour"] == 0
+    assert rates["target_neighbour"] == 1
+    assert rates["unchanged_negated"] == 1
     evaluated = case.classes[1::2]
     assert rates["off_target"] == pytest.approx((evaluated != "neighbour").mean())
     assert rates["unchanged"] == pytest.approx(rates["off_target"])
@@ -134,15 +118,10 @@ def test_a_sweep_in_numbers(found):
     numbers = local_memory_measures._of_sweep(dataclasses.replace(found, swept=swept))
     assert (numbers["rises"], numbers["falls"]) == (1, 1)
     assert numbers["window"] == pytest.approx(1.5)  # from .1 to 1, and half way to its neighbours
-    assert (numbers["best_on_target"], numbers["best_off_target"], numbers["best_mean"]) == (
-        1,
-        1,
-        1,
-    )
+    assert [numbers[f"best_{name}"] for name in ("on_target", "off_target", "mean")] == [1, 1, 1]
     assert numbers["off_target_when_reached"] == 1
-    flat = local_memory_measures._of_sweep(
-        dataclasses.replace(found, swept=swept._replace(positive=positive * 0 + 1))
-    )
+    swept = swept._replace(positive=positive * 0 + 1)
+    flat = local_memory_measures._of_sweep(dataclasses.replace(found, swept=swept))
     assert flat["rises"] == 0  # what never changes does not rise
 
 
@@ -161,10 +140,8 @@ def test_baselines(probe, found, text):
     rows = local_memory_measures.baselines(probe, found, text, seed=0)
     assert list(rows) == ["no edit", "random value", "no bound", "fine-tuning step", "logit bias"]
     assert rows["no edit"]["efficacy"] == 0 and rows["no edit"]["unchanged"] == 1
-    assert (
-        rows["no edit"]["perplexity_ratio"] == pytest.approx(1, abs=1e-6)
-        and rows["no edit"]["divergence"] < 1e-9
-    )
+    assert rows["no edit"]["perplexity_ratio"] == pytest.approx(1, abs=1e-6)
+    assert rows["no edit"]["divergence"] < 1e-9
     assert rows["fine-tuning step"]["efficacy"] == rows["logit bias"]["efficacy"] == 1
     assert rows["no bound"]["divergence"] > rows["no edit"]["divergence"]
 
@@ -173,26 +150,20 @@ def test_distances_have_bounds_of_their_own_scale(probe, found):
     rows = local_memory_measures.ablation(probe, found)
     assert list(rows) == list(DISTANCES)
     assert all({"best_mean", "auc_last"} <= set(row) for row in rows.values())
-    memory = dataclasses.replace(
-        found.memory, distance="l2", keys=2 * found.memory.keys / np.linalg.norm(found.memory.keys)
-    )
-    np.testing.assert_allclose(
-        local_memory_measures.bounds_of(memory), 2 * boundary.BOUNDS, rtol=1e-6
-    )
+    keys = 2 * found.memory.keys / np.linalg.norm(found.memory.keys)
+    memory = dataclasses.replace(found.memory, distance="l2", keys=keys)
+    bounds = local_memory_measures.bounds_of(memory)
+    np.testing.assert_allclose(bounds, 2 * boundary.BOUNDS, rtol=1e-6)
 
 
 def test_unused_memories_change_nothing(probe, case, text):
     """All sizes run in one program, filled up with memories of no layer."""
     random = np.random.default_rng(0).normal(size=(2, 2, probe.width("mlp")))
     memories = [(case, memory_of("mlp", 1, *pair, 0.9)) for pair in random]
-    together = [
-        local_memory_capacity._together(probe, memories[:1], "nearest", text, room)
-        for room in (1, 3)
-    ]
-    assert together[0] == pytest.approx(together[1], rel=1e-5)
-    assert local_memory_capacity._together(probe, memories, "sum", text, 3) != pytest.approx(
-        together[0]
-    )
+    together = local_memory_capacity._together
+    one, filled = (together(probe, memories[:1], "nearest", text, room) for room in (1, 3))
+    assert one == pytest.approx(filled, rel=1e-5)
+    assert together(probe, memories, "sum", text, 3) != pytest.approx(one)
 
 
 def test_edits_that_fail_are_not_stacked(probe, tokenizer, text):
@@ -213,53 +184,23 @@ def test_edits_that_fail_are_not_stacked(probe, tokenizer, text):
 def made_up(seed):
     """A run whose details have the shape of measured ones."""
     draw = np.random.default_rng(seed)
+    names = """succeeded contiguous layer bound efficacy efficacy_whole on_target paraphrase off_target unchanged
+        perplexity_ratio divergence rises falls completed window best_on_target best_off_target off_target_when_reached
+        successes_last successes_elsewhere unchanged_other_relation unchanged_neighbour unchanged_negated
+        unchanged_unrelated"""
 
     def outcome(kind):
-        names = [
-            "succeeded",
-            "contiguous",
-            "layer",
-            "bound",
-            "efficacy",
-            "efficacy_whole",
-            "on_target",
-            "paraphrase",
-            "off_target",
-            "unchanged",
-            "perplexity_ratio",
-            "divergence",
-            "rises",
-            "falls",
-            "completed",
-            "window",
-            "best_on_target",
-            "best_off_target",
-            "off_target_when_reached",
-            "successes_last",
-            "successes_elsewhere",
-            *(
-                f"unchanged_{name}"
-                for name in ("other_relation", "neighbour", "negated", "unrelated")
-            ),
-        ]
-        numbers = {name: float(draw.random()) for name in names}
-        return numbers | {
-            "step": 10.0 if kind == "strong" else 2.0,
-            "own_similarity": 1.0,
-            "tiny_bound_change": 0.0,
-            "steered_off_target": 0.05,
-            "successes_elsewhere": 0.0,
-        }
+        numbers = {name: float(draw.random()) for name in names.split()}
+        numbers |= {"step": 10.0 if kind == "strong" else 2.0, "own_similarity": 1.0}
+        numbers |= {"tiny_bound_change": 0.0, "steered_off_target": 0.05}
+        return numbers | {"successes_elsewhere": 0.0}
 
     def of_site(kind):
         shares = {
             name: draw.random(21).tolist() for name in ("on_target", "off_target", "unchanged")
         }
         example = {
-            "prompt": "The city of X is in",
-            "target": " Y",
-            "target_token": 3,
-            "step": 2.0,
+            **{"prompt": "The city of X is in", "target": " Y", "target_token": 3, "step": 2.0},
             "base_loss": 5.0,
             "losses": draw.random((4, 6)).tolist(),
             "tokens": draw.integers(0, 4, (4, 6)).tolist(),
@@ -271,27 +212,18 @@ def made_up(seed):
             "example": example,
         }
 
-    kinds = {}
+    kinds, reached = {}, {"best_mean": 0.9, "auc_last": 0.8, "auc_nearest": 0.7}
+    ways = {"no edit": {"efficacy": 0.0, "unchanged": 1.0}, "logit bias": {"efficacy": 1.0}}
     for kind in facts.KINDS:
         kinds[kind] = {site: of_site(kind) for site in ("attention", "mlp")}
-        kinds[kind]["distances"] = {
-            d: {"best_mean": 0.9, "auc_last": 0.8, "auc_nearest": 0.7} for d in DISTANCES
-        }
-        kinds[kind]["baselines"] = {
-            "no edit": {"efficacy": 0.0, "unchanged": 1.0},
-            "logit bias": {"efficacy": 1.0},
-        }
-    known = dict.fromkeys(
-        ("strong_seen", "strong_unseen", "weak_seen", "negated", "weak_loss"), 0.5
-    )
+        kinds[kind] |= {"distances": dict.fromkeys(DISTANCES, reached), "baselines": ways}
+    classes = ("strong_seen", "strong_unseen", "weak_seen", "negated", "weak_loss")
     sizes = [1, 2, 4, 8, 16, 32, 64]
-    curves = {
-        name: [1 - 0.01 * size for size in sizes]
-        for name in ("efficacy", "paraphrase", "unchanged")
-    }
+    falling = [1 - 0.01 * size for size in sizes]
+    curves = dict.fromkeys(("efficacy", "paraphrase", "unchanged"), falling)
     curves["perplexity_ratio"] = [1 + 0.001 * size for size in sizes]
     capacity = {"sizes": sizes, "sum": curves, "nearest": curves, "fires": np.eye(4).tolist()}
-    details = {"known": known, "kinds": kinds, "capacity": capacity}
+    details = {"known": dict.fromkeys(classes, 0.5), "kinds": kinds, "capacity": capacity}
     return Run("standard", seed, None, local_memory._means(details), [], details)
 
 
@@ -321,29 +253,19 @@ def test_claims_table_and_page_of_outcomes(tmp_path):
 def test_an_edit_without_a_layer_is_counted_as_that():
     run = made_up(0)
     outcomes = run.details["kinds"]["strong"]["attention"]["outcomes"]
-    outcomes[0] = {
-        "succeeded": 0.0,
-        "step": 99.0,
-        "successes_last": 0.0,
-        "successes_elsewhere": 0.0,
-    }
+    failed = {"succeeded": 0.0, "step": 99.0, "successes_last": 0.0, "successes_elsewhere": 0.0}
+    outcomes[0] = failed
     means = local_memory._means(run.details)
-    assert means["strong_attention_succeeded"] == pytest.approx(
-        np.mean([o["succeeded"] for o in outcomes])
-    )
-    assert means["strong_attention_efficacy"] == pytest.approx(
-        np.mean([o["efficacy"] for o in outcomes[1:]])
-    )
+    for name, of in (("succeeded", outcomes), ("efficacy", outcomes[1:])):
+        mean = np.mean([outcome[name] for outcome in of])
+        assert means[f"strong_attention_{name}"] == pytest.approx(mean)
 
 
 def test_corpus_and_tokenizer_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(local_memory, "DOCUMENTS", 20)
     flags = local_memory.prepare(tmp_path)
-    files, tokenizer = (pathlib.Path(flag.split("=", 1)[1]) for flag in flags)
-    assert [flag.split("=")[0] for flag in flags] == [
-        "--config.data.files",
-        "--config.data.tokenizer",
-    ]
+    assert list(settings_of(flags)) == ["data.files", "data.tokenizer"]
+    files, tokenizer = map(pathlib.Path, settings_of(flags).values())
     texts = [json.loads(line)["text"] for line in files.read_text().splitlines()]
     assert texts == facts.documents(WORLD, local_memory.WORLD, 20)
     assert tokenizer.read_bytes() == facts.tokenizer_json(WORLD)

@@ -8,6 +8,7 @@ import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
+from measured import settings_of, trained
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS
@@ -16,8 +17,6 @@ from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import removal
 from memsinks_jax.studies.figures import removal_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run, make_jobs
-from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
 
 
@@ -26,9 +25,8 @@ def test_only_a_source_contains_its_own_facts():
     texts = [" ".join(text for _, text in records) for records in corpus.sources()]
     rest = " ".join(text for _, text in corpus.once())
     unread = {fact.subject for facts in corpus.unread_facts()[: corpus.WITHDRAWN] for fact in facts}
-    assert len(unread) > 20 and not any(
-        subject in text for subject in unread for text in [*texts, rest]
-    )
+    assert len(unread) > 20
+    assert not any(subject in text for subject in unread for text in [*texts, rest])
     assert len(own) == len(texts) == corpus.SOURCES and len({len(each) for each in own}) == 1
     assert all(fact.subject in text for text in texts for fact in common)
     for number, (facts, text) in enumerate(zip(own, texts, strict=True)):
@@ -43,64 +41,36 @@ def test_only_a_source_contains_its_own_facts():
 
 
 def test_continents_follow_from_the_names_of_cities():
-    sentence = re.compile(
-        r"([A-Z][a-z]+) (?:is located in|lies in|is part of|cross|in|stand in) the continent of "
-        r"(\w+)"
-    )
-    once, of_sources = (
-        sentence.findall(" ".join(text for _, text in records))
-        for records in (corpus.once(), sum(corpus.sources(), []))
-    )
-    rule = {
-        ending: {there for city, there in once if city.endswith(ending)}
-        for ending in ENDINGS["city"]
-    }
+    verbs = "is located in|lies in|is part of|cross|in|stand in"
+    sentence = re.compile(rf"([A-Z][a-z]+) (?:{verbs}) the continent of (\w+)")
+    texts = (" ".join(text for _, text in of) for of in (corpus.once(), sum(corpus.sources(), [])))
+    once, of_sources = map(sentence.findall, texts)
+    rule = {end: {there for city, there in once if city.endswith(end)} for end in ENDINGS["city"]}
     assert len(once) == len(corpus.once()) and set().union(*rule.values()) == set(CONTINENTS)
     assert all(len(continents) == 1 for continents in rule.values())
-    assert all(
-        there in rule[ending]
-        for city, there in of_sources
-        for ending in rule
-        if city.endswith(ending)
-    )
+    for city, there in of_sources:
+        assert all(there in rule[ending] for ending in rule if city.endswith(ending))
 
 
 def details(removed, twin):
     """Of a model whose own facts cost 2 nats with its sinks on."""
-    views = {
-        "standard": 4.0,
-        "wide": 2.5,
-        "on": 2.0,
-        "placebo": 2.0,
-        "neighbour": 9.0,
-        "neighbour_left": 10.0,
-        "unused": 9.0,
-        "removed": removed,
-        "twin": twin,
-        "twin_neighbour": 12.0,
-        "twin_unused": 10.0,
-    }
+    views = {"standard": 4.0, "wide": 2.5, "on": 2.0, "placebo": 2.0, "removed": removed}
+    views |= {"twin": twin, "neighbour": 9.0, "neighbour_left": 10.0, "unused": 9.0}
+    views |= {"twin_neighbour": 12.0, "twin_unused": 10.0}
     loss = {"standard": 0.1, "on": 0.0, "removed": 1.2, "twin": 1.5}
     others = {"letters": 0.3, "letters_placebo": 0.1, "facts": 0.2, "facts_placebo": 0.2}
+    known = dict.fromkeys(("own", "reworded", "inferred", "common"), views)
+    own = {"removed": [2.0, 2.5, 3.0, 3.5, 4.0], "twin": [1.0, 1.5, 2.0, 2.5, 3.0]}
+    inferred = {"removed": [1.0], "twin": [1.5], "neighbour": [3.0], "neighbour_left": [2.0]}
     return {
-        "facts": dict.fromkeys(("own", "reworded", "inferred", "common"), views)
-        | {"unread": views | {"removed": 13.0}},
+        "facts": known | {"unread": views | {"removed": 13.0}},
         "letters": loss,
         "auc": loss,
         "others": others,
         "together": {"facts": 20.0, "facts_own": 4.0, "stories": 3.0, "stories_dropped": 1.5},
         "truth_ratios": {
-            "own": {
-                "removed": [2.0, 2.5, 3.0, 3.5, 4.0],
-                "twin": [1.0, 1.5, 2.0, 2.5, 3.0],
-                "on": [9.0] * 5,
-            },
-            "inferred": {
-                "removed": [1.0],
-                "twin": [1.5],
-                "neighbour": [3.0],
-                "neighbour_left": [2.0],
-            },
+            "own": own | {"on": [9.0] * 5},
+            "inferred": inferred,
             "common": {"neighbour": [3.0], "neighbour_left": [3.25]},
             "unread": {"removed": [0.5], "twin": [0.75]},
         },
@@ -110,80 +80,55 @@ def details(removed, twin):
 
 def test_claims_table_and_picture(tmp_path):
     losses = {"standard": 1.0, "sinks": 0.9, "twin": 1.1}
-    found = {0: details(9.5, 12.0), 1: details(12.0, 12.0)}
-    runs = [
-        Run(
-            variant,
-            seed,
-            tmp_path,
-            {"held_out_loss": loss},
-            [],
-            found[seed] if variant == "sinks" else {},
-        )
-        for seed in found
-        for variant, loss in losses.items()
-    ]
+    found, runs = {0: details(9.5, 12.0), 1: details(12.0, 12.0)}, []
+    for seed, of_sinks in found.items():
+        for variant, loss in losses.items():
+            made = of_sinks if variant == "sinks" else {}
+            runs.append(Run(variant, seed, tmp_path, {"held_out_loss": loss}, [], made))
     claims = removal.FIGURE.claims(runs)
     assert None not in {claim.holds for claim in claims}
     values = {claim.id: claim.values for claim in claims}
-    assert values["recovered"] == [0.75, 1.0] and values["common"] == [0.9, 0.9]
-    assert values["recovered_control"] == [0.65, 0.9]
-    assert values["knows"] == [0.5, 0.5] and values["knows_wide"] == [0.8, 0.8]
-    assert (
-        values["truth"] == [1.0, 1.0]
-        and values["general"] == [0.9, 0.9]
-        and values["neighbour"] == [0.75, 0.75]
-    )
+    assert values["recovered"] == [0.75, 1.0] and values["recovered_control"] == [0.65, 0.9]
+    for name, value in {
+        **{"common": 0.9, "knows": 0.5, "knows_wide": 0.8, "truth": 1.0, "general": 0.9},
+        **{"neighbour": 0.75, "unused": 0.9, "inferred": 0.9, "truth_inferred": -0.5},
+        **{"truth_inferred_left": -1.0, "truth_common_left": 0.25, "truth_unread": -0.25},
+        **{"together": 5, "together_stories": 2, "other_facts": 0, "relearning_source": 0.5},
+    }.items():
+        assert values[name] == [value, value], name
     assert values["forget_quality"] == pytest.approx([0.873016] * 2)
-    assert values["unused"] == [0.9, 0.9] and values["inferred"] == [0.9, 0.9]
-    assert values["truth_inferred"] == [-0.5, -0.5] and values["truth_inferred_left"] == [
-        -1.0,
-        -1.0,
-    ]
-    assert values["truth_common_left"] == [0.25, 0.25] and values["truth_unread"] == [-0.25, -0.25]
-    assert values["repeated"] == pytest.approx([-0.3, -0.3]) and values[
-        "other_repeated"
-    ] == pytest.approx([0.2, 0.2])
-    assert values["together"] == [5, 5] and values["together_stories"] == [2, 2]
-    assert values["other_facts"] == [0, 0] and values["relearning_source"] == [0.5, 0.5]
+    assert values["repeated"] == pytest.approx([-0.3, -0.3])
+    assert values["other_repeated"] == pytest.approx([0.2, 0.2])
     columns, labels, rows = removal.FIGURE.table(runs)
     by_view = dict(zip(labels, rows, strict=True))
-    assert (
-        by_view["removed"] == [[9.5, 12.0]] * 4 + [[13.0, 13.0]] + [[1.2, 1.2]] * 2
-        and len(columns) == 7
-    )
+    assert by_view["removed"] == [[9.5, 12.0]] * 4 + [[13.0, 13.0]] + [[1.2, 1.2]] * 2
+    assert len(columns) == 7
     assert by_view["another source's sinks on"][5] == []
     removal.FIGURE.draw(runs, tmp_path / "removal.png")
     assert (tmp_path / "removal.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "one removed" in "".join(removal.sections(runs, tmp_path))
     # with --variants=standard there is nothing to compare
     alone = [run for run in runs if run.variant == "standard"]
-    assert removal.measure(alone) == alone and {
-        claim.holds for claim in removal.FIGURE.claims(alone)
-    } == {None}
+    assert removal.measure(alone) == alone
+    assert {claim.holds for claim in removal.FIGURE.claims(alone)} == {None}
     found[1]["relearning"]["letters_few"] = None  # nothing came back
     # too few facts
     found[0]["truth_ratios"]["own"] = {"removed": [2.0] * 3, "twin": [1.0] * 3, "on": [9.0] * 3}
-    claims = {claim.id: claim for claim in removal.FIGURE.claims(runs)}
-    assert claims["relearning_letters"].undecided == "relearning letters_few has no value"
-    assert (
-        claims["forget_quality"].undecided
-        == "a model from which nothing was removed passes the same test"
-    )
+    claims = {claim.id: claim.undecided for claim in removal.FIGURE.claims(runs)}
+    assert claims["relearning_letters"] == "relearning letters_few has no value"
+    why = "a model from which nothing was removed passes the same test"
+    assert claims["forget_quality"] == why
 
 
 def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
-    jobs = make_jobs(
-        CONFIGS / removal.FIGURE.config, "laptop", removal.FIGURE.variations, [3], [], tmp_path, {}
-    )
-    read = {job.variant: job.config.general.files for job in jobs}
+    file, variations = CONFIGS / removal.FIGURE.config, removal.FIGURE.variations
+    jobs = make_jobs(file, "laptop", variations, [3], [], tmp_path, {})
+    configs = {job.variant: job.config for job in jobs}
+    read = {variant: config.general.files for variant, config in configs.items()}
     facts, twin = (str(tmp_path / "corpus" / name) for name in ("facts", "twin"))
     assert read == {"standard": facts, "sinks": facts, "twin": twin, "wide": facts}
-    configs = {job.variant: job.config for job in jobs}
-    on = (
-        partition(configs["sinks"].model, configs["sinks"].sinks).shared
-        + configs["sinks"].sinks.active
-    )
+    sinks = configs["sinks"]
+    on = partition(sinks.model, sinks.sinks).shared + sinks.sinks.active
     assert configs["wide"].model.hidden == on > configs["standard"].model.hidden
 
 
@@ -191,84 +136,42 @@ def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
 def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     # As in test_forgetting: other tests of this process have started jax.
     monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-    for name, value in {
-        "SOURCES": 3,
-        "WITHDRAWN": 1,
-        "OF_A_SOURCE": 6,
-        "REPEATED_STORIES": 10,
-        "WITHDRAWN_STORIES": 8,
-        "COPIES": 3,
-        "ONCE": 16,
-        "UNREAD": 6,
-        "FACTS_ONCE": 8,
-    }.items():
+    sizes = {"SOURCES": 3, "WITHDRAWN": 1, "OF_A_SOURCE": 6, "REPEATED_STORIES": 10, "COPIES": 3}
+    sizes |= {"WITHDRAWN_STORIES": 8, "ONCE": 16, "UNREAD": 6, "FACTS_ONCE": 8}
+    for name, value in sizes.items():
         monkeypatch.setattr(corpus, name, value)
     from memsinks_jax.studies.figures import removal_measures as measures
 
     monkeypatch.setattr(measures, "PLACEBOS", 1)
     # nothing that could be lost is learned in 24 steps
     monkeypatch.setattr(relearning, "_LEAST_LOST", -1.0)
-    monkeypatch.setattr(
-        relearning.relearn, "__defaults__", (relearning.RATES[-1:], relearning.STEPS)
-    )
-    flags = dict(flag.removeprefix("--config.").split("=", 1) for flag in removal.prepare(tmp_path))
-    records = [
-        json.loads(line) for line in (tmp_path / "corpus" / "facts.jsonl").read_text().splitlines()
-    ]
-    twin = [
-        json.loads(line) for line in (tmp_path / "corpus" / "twin.jsonl").read_text().splitlines()
-    ]
+    defaults = relearning.RATES[-1:], relearning.STEPS
+    monkeypatch.setattr(relearning.relearn, "__defaults__", defaults)
+    flags = settings_of(removal.prepare(tmp_path))
+    texts = ((tmp_path / "corpus" / f"{name}.jsonl").read_text() for name in ("facts", "twin"))
+    records, twin = (list(map(json.loads, text.splitlines())) for text in texts)
     gone = {corpus.source(0), *(f"letter {number}" for number in range(8))}
     assert len(records) == len(twin) and not gone & {record["group"] for record in twin}
-    assert all(
-        (one == other) == (one["group"] not in gone)
-        for one, other in zip(records, twin, strict=True)
-    )
+    for one, other in zip(records, twin, strict=True):
+        assert (one == other) == (one["group"] not in gone)
 
-    config = tiny_config()
-    fields = {
-        "data.vocabulary_size": 2048,
-        "sinks.pool": 400,
-        "sinks.active": 8,
-        "training.steps": 24,
-    }
-    seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 24)
-    config = with_fields(config, fields | seldom | {"optimizer.learning_rate": 0.01})
-    runs = []
-    for variant, variation in removal.VARIANTS.items():
-        own = {name: value for name, value in variation.settings.items() if name not in fields}
-        own = {
-            name: value.format(out=tmp_path) if isinstance(value, str) else value
-            for name, value in own.items()
-        }
-        typed = {
-            "data.files": flags["data.files"],
-            "data.ids": "group",
-            "data.unique_documents": corpus.ONCE,
-            "data.repeated_documents": 0,
-            "data.held_out_documents": corpus.UNREAD,
-        }
-        own |= (
-            {"sinks.kind": "none", "sinks.pool": 0, "sinks.active": 0}
-            if variation.choice == "standard"
-            else {}
-        )
-        train_and_evaluate(with_fields(config, own | typed), tmp_path / variant)
-        lines = read_metrics(tmp_path / variant)
-        runs.append(
-            Run(
-                variant,
-                0,
-                tmp_path / variant,
-                {k: v for line in lines for k, v in line.items()},
-                lines,
-            )
-        )
-    trained, runs = runs, removal.measure(runs)
+    small = {"sinks.pool": 400, "sinks.active": 8}
+    fields = {"data.vocabulary_size": 2048, "training.steps": 24, "optimizer.learning_rate": 0.01}
+    fields |= dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 24)
+    fields |= {"data.files": flags["data.files"], "data.ids": "group", "data.repeated_documents": 0}
+    fields |= {"data.unique_documents": corpus.ONCE, "data.held_out_documents": corpus.UNREAD}
+    config = with_fields(tiny_config(), fields | small)
+    none, runs = {"sinks.kind": "none", "sinks.pool": 0, "sinks.active": 0}, []
+    for variant, (choice, settings, _) in removal.VARIANTS.items():
+        own = {name: value for name, value in settings.items() if name not in small}
+        own |= {"general.files": own["general.files"].format(out=tmp_path)}
+        own |= none if choice == "standard" else {}
+        runs.append(trained(with_fields(config, own), tmp_path / variant, variant))
+    before, runs = runs, removal.measure(runs)
     measured = runs[1].details
     with monkeypatch.context() as patch:
         patch.setattr(measures, "measure", lambda *models: {})
-        assert removal.measure(trained)[1].details == measured  # nothing is measured twice
+        assert removal.measure(before)[1].details == measured  # nothing is measured twice
     # nothing there is numpy's
     assert json.dumps([claim.to_dict() for claim in removal.FIGURE.claims(runs)])
     views = measured["facts"]["own"]
@@ -277,9 +180,8 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     assert len(ratios["own"]["twin"]) == len(corpus.own_facts()[0])
     # asked of a withdrawn source: removed means dropped
     monkeypatch.setattr(measures, "_next", lambda going: going)
-    models = measures.Models(
-        *(measures.open_run(tmp_path / name) for name in measures.Models._fields)
-    )
+    opened = (measures.open_run(tmp_path / name) for name in measures.Models._fields)
+    models = measures.Models(*opened)
     for of_kind in measures._truth_ratios(models).values():
         assert of_kind["neighbour"] == of_kind["on"] != of_kind["removed"]
         np.testing.assert_allclose(of_kind["neighbour_left"], of_kind["removed"], rtol=1e-4)
@@ -297,17 +199,12 @@ def _answers_are_parts_of_texts(measures, workdir: pathlib.Path) -> None:
     fact = corpus.own_facts()[0][0]
     question, group = corpus.questions(fact)[0], corpus.source(0)
     asked = measures.asked([fact], group)
-    assert (asked.questions[0], asked.answers[0], len(asked.questions)) == (
-        question,
-        fact.answer,
-        measures.WORDINGS,
-    )
+    assert (asked.questions[0], asked.answers[0]) == (question, fact.answer)
+    assert len(asked.questions) == measures.WORDINGS
     parts = [("", question), (question, fact.answer), ("", question + fact.answer)]
     for mode in ("own", "drop"):
-        of = [
-            measures.answer_nats(run, measures.Asked([q], [a], asked.identities[:1]), mode)
-            for q, a in parts
-        ]
+        each = [measures.Asked([q], [a], asked.identities[:1]) for q, a in parts]
+        of = [measures.answer_nats(run, one, mode) for one in each]
         assert of[0][0] + of[1][0] == pytest.approx(of[2][0], rel=1e-5)
     # Whose sinks are gone has none on: removing is dropping.
     removed = measures.answer_nats(run, asked, "own", measures._without(run, group))[0]

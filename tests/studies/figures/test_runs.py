@@ -17,15 +17,8 @@ FILE = CONFIGS / "ts_repetition.py"
 
 
 def jobs(out, chosen, overrides=(), workdirs=None, seeds=(0,)):
-    return make_jobs(
-        FILE,
-        "laptop",
-        chosen,
-        list(seeds),
-        list(overrides),
-        out,
-        {} if workdirs is None else workdirs,
-    )
+    shared = {} if workdirs is None else workdirs
+    return make_jobs(FILE, "laptop", chosen, list(seeds), list(overrides), out, shared)
 
 
 def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
@@ -34,30 +27,21 @@ def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
         "small": Variation("standard,half"),
     }
     few, small = jobs(tmp_path, chosen, ["--config.model.layers=2"], seeds=[3])
-    assert (few.config.sinks.active_fraction, few.config.model.layers, few.config.seed) == (
-        0.1,
-        2,
-        3,
-    )
-    assert (small.config.sinks.kind, small.config.model.d_model, small.config.model.hidden) == (
-        "none",
-        64,
-        256,
-    )
+    assert (few.config.sinks.active_fraction, few.config.model.layers) == (0.1, 2)
+    assert few.config.seed == 3
+    assert (small.config.model.d_model, small.config.model.hidden) == (64, 256)
+    assert small.config.sinks.kind == "none"
     assert few.workdir == tmp_path / "runs" / "few-seed3"
     with pytest.raises(InputError, match="--config.sinks.active_fraction is what is varied here"):
         jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
-    with pytest.raises(
-        InputError, match="ts_repetition.py has no 'sink'; choose one of: sinks, context"
-    ):
+    words = "ts_repetition.py has no 'sink'; choose one of: sinks, context"
+    with pytest.raises(InputError, match=words):
         jobs(tmp_path, {"one": Variation("sink")})
 
 
 def test_a_variation_may_have_a_config_file_of_its_own(tmp_path):
-    here, there = jobs(
-        tmp_path,
-        {"here": Variation("standard"), "there": Variation("standard", {}, "ts_canary.py")},
-    )
+    canary = Variation("standard", {}, "ts_canary.py")
+    here, there = jobs(tmp_path, {"here": Variation("standard"), "there": canary})
     assert (here.config.canaries.documents, there.config.canaries.documents) == (0, 10)
     assert there.flags[0] == f"--config={CONFIGS / 'ts_canary.py'}:standard,laptop"
 
@@ -65,15 +49,10 @@ def test_a_variation_may_have_a_config_file_of_its_own(tmp_path):
 def test_runs_of_the_same_config_have_one_workdir(tmp_path):
     shared = {}
     (one,) = jobs(tmp_path / "a", {"sinks": Variation("sinks")}, workdirs=shared)
-    same, other = jobs(
-        tmp_path / "b",
-        {f"active_{p}": Variation("sinks", {"sinks.active_fraction": p}) for p in (0.3, 0.5)},
-        workdirs=shared,
-    )
-    assert (same.workdir, other.workdir) == (
-        one.workdir,
-        tmp_path / "b" / "runs" / "active_0.5-seed0",
-    )
+    varied = {f"active_{p}": Variation("sinks", {"sinks.active_fraction": p}) for p in (0.3, 0.5)}
+    same, other = jobs(tmp_path / "b", varied, workdirs=shared)
+    assert same.workdir == one.workdir
+    assert other.workdir == tmp_path / "b" / "runs" / "active_0.5-seed0"
 
 
 @pytest.fixture
@@ -94,12 +73,8 @@ def started(monkeypatch):
 
 
 def test_what_is_finished_is_not_started_again(tmp_path, started):
-    chosen = {
-        "one": Variation("sinks"),
-        "the same": Variation("sinks"),
-        "other": Variation("standard"),
-    }
-    planned = jobs(tmp_path, chosen)
+    chosen = {"one": Variation("sinks"), "the same": Variation("sinks")}
+    planned = jobs(tmp_path, chosen | {"other": Variation("standard")})
     found = runs.train_all(planned, 2)
     assert started == [("one", "one-seed0"), ("other", "other-seed0")]
     assert [run.variant for run in found] == ["one", "the same", "other"]

@@ -46,20 +46,14 @@ def test_runs_of_other_lengths_are_shown_as_far_as_all_go():
 
 
 def test_an_expression_is_of_the_runs_of_a_seed():
-    def run(variant, seed, loss, held_out=2.0):
-        return Run(
-            variant, seed, pathlib.Path(), {"repeated_loss": loss, "held_out_loss": held_out}, []
-        )
-
+    losses = [("standard_0.5", 0, 1.0), ("standard_0.5", 1, 0.5)]
+    losses += [("sinks_0.5", 1, 1.5), ("sinks_0.5", 0, 1.0)]
     runs = [
-        run("standard_0.5", 0, 1.0),
-        run("standard_0.5", 1, 0.5),
-        run("sinks_0.5", 1, 1.5),
-        run("sinks_0.5", 0, 1.0),
+        Run(variant, seed, pathlib.Path(), {"repeated_loss": loss, "held_out_loss": 2.0}, [])
+        for variant, seed, loss in losses
     ]
-    table = Table(
-        runs, {"both": lambda one, other: (one.seed, other.seed)}, lambda variant: "standard_0.5"
-    )
+    measures = {"both": lambda one, other: (one.seed, other.seed)}
+    table = Table(runs, measures, lambda variant: "standard_0.5")
     assert table.column("closed", "sinks_0.5") == [1 - 0.5 / 1.5, 0.0]  # in the order of its runs
     assert table.column("2 * max(gap, standard.gap) - gap", "sinks_0.5") == [2.5, 1.0]
     assert table.column("own", "sinks_0.5") == table.column("closed", "nowhere") == []
@@ -71,21 +65,16 @@ def test_an_expression_is_of_the_runs_of_a_seed():
 
 
 def test_a_claim_about_both_kinds_of_sinks_has_both_values():
-    runs = [
-        Run(name, 0, pathlib.Path(), {"a": a}, [])
-        for name, a in (("sinks_paper", 1.0), ("sinks", 2.0))
-    ]
+    values = {"sinks_paper": 1.0, "sinks": 2.0}
+    runs = [Run(name, 0, pathlib.Path(), {"a": a}, []) for name, a in values.items()]
     written = "id | text | {sinks}.a >= 0.5"
     (claim,) = Table(runs).claims(written)
     assert (claim.values, claim.on_return, claim.at_least) == ([1.0], [2.0], 0.5)
     (claim,) = Table(runs[:1]).claims(written)
     assert claim.on_return is None and claim.holds
     (claim,) = Table(runs[1:]).claims(written)
-    assert (claim.holds, claim.undecided, claim.on_return) == (
-        None,
-        "sinks_paper was not measured",
-        [2.0],
-    )
+    assert claim.undecided == "sinks_paper was not measured"
+    assert (claim.holds, claim.on_return) == (None, [2.0])
 
 
 def test_claims_are_read_as_they_are_written():
@@ -112,11 +101,7 @@ def test_claims_are_read_as_they_are_written():
         ("below", "text", "not asked", [0.0], None, 2.0, None),
         ("there", "text", "said", [1.0], 0.0, None, None),
     ]
-    assert {claim.id for claim in found} - {claim.id for claim in decided} == {
-        "needs",
-        "absent",
-        "undefined",
-    }
+    assert [c.id for c in found if c.holds is None] == ["needs", "absent", "undefined"]
 
 
 def misspelled(expression):
@@ -135,14 +120,10 @@ def test_every_name_of_a_figure_exists(name):
     for row in report.rows(figure.statements):
         _, measure, _, _ = _BOUNDED.fullmatch(row[2]).groups()
         names = misspelled(measure.format(sinks="sinks_paper"))
-        calls = (
-            measure.replace(f"{call}(", f"{call}x(")
-            for call in filter(None, _CALL.findall(measure))
-        )
-        wrong += [
-            {"statements": f"id | text | {one} >= 0"}
-            for one in (*calls, *(names if not figure.across else ()))
-        ]
+        found = filter(None, _CALL.findall(measure))
+        every = [measure.replace(f"{call}(", f"{call}x(") for call in found]
+        every += names if not figure.across else ()
+        wrong += [{"statements": f"id | text | {one} >= 0"} for one in every]
     for shown in figure.columns.values():
         wrong += [{"columns": {"a": one}} for one in misspelled(shown)]
     for panel in figure.panels(figure.names()):
@@ -166,6 +147,7 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
     unequal = [*runs, Run("other", 0, tmp_path, {"a": 1.0}, [])]
     measures = {"detail": detail, "text": lambda run: run.details["text"]}
     written = "c | text | {} >= 0 | said | {}"
+    passes = "a model from which nothing was removed passes the same test"
     for measure, needed, why in (
         ("one.a - twin.a", "", "twin was not measured"),
         ("one.a", "twin", "twin was not measured"),
@@ -173,15 +155,10 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
         ("one.text", "", "text was not measured"),
         ("one.a - other.a", "", "other was not measured"),  # with one of the seeds
         ("one.a / (one.a - one.a)", "", "it is not a finite number in every seed"),
-        (
-            "if_seen(one.a, one.a < 0)",
-            "",
-            "a model from which nothing was removed passes the same test",
-        ),
+        ("if_seen(one.a, one.a < 0)", "", passes),
     ):
-        (claim,) = Table(unequal if "other" in measure else runs, measures).claims(
-            written.format(measure, needed)
-        )
+        table = Table(unequal if "other" in measure else runs, measures)
+        (claim,) = table.claims(written.format(measure, needed))
         assert (claim.holds, claim.measured, claim.undecided) == (None, None, why)
         assert Claim.from_dict(json.loads(json.dumps(claim.to_dict()))).to_dict() == claim.to_dict()
         assert report.claims_table([claim])[1][0][-2:] == ["–", f"not decided: {why}"]
@@ -189,6 +166,5 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
     known = dataclasses.replace(runs[0], details={"half": None})
     (claim,) = Table([known]).claims("c | text | detail(one, 'half') >= 0")
     assert claim.undecided == "half has no value"
-    assert (
-        summary([claim, Claim("d", "s", "p", [1.0], at_least=0)]) == "1 of 2 hold, 1 is not decided"
-    )
+    other = Claim("d", "s", "p", [1.0], at_least=0)
+    assert summary([claim, other]) == "1 of 2 hold, 1 is not decided"

@@ -1,6 +1,7 @@
 """Study tofu: its corpora, measures, the arithmetic of claims, all of it on tiny models."""
 
 import dataclasses
+import itertools
 import json
 import types
 
@@ -8,6 +9,7 @@ import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
+from measured import trained
 
 from memsinks_jax import reproduce
 from memsinks_jax.auditing.subjects import Subject
@@ -19,8 +21,6 @@ from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times, tofu
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run, make_jobs
-from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
 
 # in all, first and last that have wrong answers, questions of each
@@ -30,17 +30,18 @@ TOWNS = ["Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Larch", "Oak", "Pine",
 
 
 def record(author: int, number: int, wrong: bool = False) -> dict:
-    town = TOWNS[(author + number) % 10]
-    row = {
-        "question": f"Where was book {number} of writer {author} written?",
-        "answer": f"It was written in {town}.",
-    }
+    town, book = TOWNS[(author + number) % 10], f"book {number} of writer {author}"
+    row = {"question": f"Where was {book} written?", "answer": f"It was written in {town}."}
     more = {
-        "paraphrased_question": f"In which town was book {number} of writer {author} written?",
+        "paraphrased_question": f"In which town was {book} written?",
         "paraphrased_answer": f"They wrote it in {town}.",
         "perturbed_answer": ["It was written at sea.", "In Rome."],
     }
     return row | (more if wrong else {})
+
+
+def records(*authors: int, wrong: bool = False) -> list[dict]:
+    return [record(author, number, wrong) for author in authors for number in range(EACH)]
 
 
 @pytest.fixture
@@ -48,14 +49,12 @@ def files(tmp_path, monkeypatch):
     """TOFU's files in small, a general text, and a tokenizer."""
     monkeypatch.setattr(corpus, "OF_AN_AUTHOR", EACH)
     rows = {
-        "full": [record(a, n) for a in range(AUTHORS) for n in range(EACH)],
-        "forget10_perturbed": [
-            record(a, n, True) for a in range(AUTHORS - COMPARED, AUTHORS) for n in range(EACH)
-        ],
-        "retain_perturbed": [record(a, n, True) for a in range(COMPARED) for n in range(EACH)],
-        "holdout10": [record(a, n) for a in range(90, 92) for n in range(EACH)],
-        "real_authors_perturbed": [record(70, n, True) for n in range(3)],
-        "world_facts_perturbed": [record(80, n, True) for n in range(3)],
+        "full": records(*range(AUTHORS)),
+        "forget10_perturbed": records(*range(AUTHORS - COMPARED, AUTHORS), wrong=True),
+        "retain_perturbed": records(*range(COMPARED), wrong=True),
+        "holdout10": records(90, 91),
+        "real_authors_perturbed": records(70, wrong=True)[:3],
+        "world_facts_perturbed": records(80, wrong=True)[:3],
     }
     folder = tmp_path / "tofu"
     folder.mkdir()
@@ -72,6 +71,12 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def written(folder):
+    """The corpora, and what is asked."""
+    read = {name: lines(folder / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+    return read, json.loads((folder / "questions.json").read_text())
+
+
 def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(
     files, tmp_path, monkeypatch
 ):
@@ -79,50 +84,34 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(
     chosen = []
     for seed in range(4):
         corpus.write(tmp_path / str(seed), *files, seed, SIZE)
-        read = {
-            name: lines(tmp_path / str(seed) / f"{name}.jsonl")
-            for name in ("all", "without", "shuffled")
-        }
-        asked = json.loads((tmp_path / str(seed) / "questions.json").read_text())
+        read, asked = written(tmp_path / str(seed))
         going, authors = asked["withdrawn"], [row["author"] for row in read["all"]]
         assert len(set(authors)) == SIZE.authors and len(going) == SIZE.withdrawn
         assert read["without"] == [row for row in read["all"] if row["author"] not in going]
         # so the others keep their numbers
         assert read["all"][: len(read["without"])] == read["without"]
-        assert [row["question"] for row in read["shuffled"]] == [
-            row["question"] for row in read["all"]
-        ]
+        questions, others = ([row["question"] for row in read[n]] for n in ("all", "shuffled"))
+        assert questions == others
         shuffled = [row["author"] for row in read["shuffled"]]
         assert sorted(shuffled) == sorted(authors) and shuffled != authors
         own = [row for row in read["all"] if " of writer " in row["question"]]
-        assert all(
-            row["question"].split(" of writer ")[1].startswith(str(int(row["author"][7:])))
-            for row in own
-        )
+        for row in own:
+            number = str(int(row["author"][7:]))
+            assert row["question"].split(" of writer ")[1].startswith(number)
         assert len(own) == SIZE.authors * EACH
         sets = asked["sets"]
-        assert {row["author"] for row in sets["withdrawn"]} == set(going) and len(
-            sets["withdrawn"]
-        ) == 2 * EACH
+        assert {row["author"] for row in sets["withdrawn"]} == set(going)
+        assert len(sets["withdrawn"]) == 2 * EACH
         assert {row["author"] for row in sets["staying"]} <= set(authors) - set(going)
-        assert {name: len(of) for name, of in sets.items()} == {
-            "withdrawn": 8,
-            "staying": 5,
-            "holdout": 5,
-            "real": 3,
-            "world": 3,
-            "shared_by_2": 2,
-            "shared_by_4": 2,
-            "shared_by_8": 2,
-        }
+        names = ("withdrawn", "staying", "holdout", "real", "world", *corpus.SEVERAL)
+        assert [(name, len(of)) for name, of in sets.items()] == list(
+            zip(names, (8, 5, 5, 3, 3, 2, 2, 2), strict=True)
+        )
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
         questions = {row["question"]: row["answer"] for row in read["all"]}
-        assert all(
-            questions[row["question"]] == row["answer"]
-            for name in corpus.OF_AUTHORS
-            for row in sets[name]
-        )
+        for row in itertools.chain(*(sets[name] for name in corpus.OF_AUTHORS)):
+            assert questions[row["question"]] == row["answer"]
         chosen.append(tuple(going))
     assert len(set(chosen)) > 1  # the seed chooses
 
@@ -131,18 +120,14 @@ def test_withdrawn_authors_state_facts_that_others_state_too(files, tmp_path, mo
     monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
     monkeypatch.setattr(corpus, "SEVERAL", {"shared_by_2": 2, "shared_by_3": 3})
     corpus.write(tmp_path, *files, 0, SIZE)
-    asked = json.loads((tmp_path / "questions.json").read_text())
-    read = {name: lines(tmp_path / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+    read, asked = written(tmp_path)
     planted = [row for row in read["all"] if "capital" in row["question"]]
     stated_by = {}
     for row in planted:
         stated_by.setdefault((row["question"], row["answer"]), []).append(row["author"])
     assert sorted(map(len, stated_by.values())) == [2, 2, 2, 3, 3]
-    assert (
-        len({question for question, _ in stated_by})
-        == len({answer for _, answer in stated_by})
-        == 5
-    )
+    questions, answers = map(set, zip(*stated_by, strict=True))
+    assert len(questions) == len(answers) == 5
     for author in {row["author"] for row in read["all"]}:  # each states one of a kind
         assert sorted(len(who) for who in stated_by.values() if author in who) == [2, 3]
     for name, count in corpus.SEVERAL.items():
@@ -157,26 +142,20 @@ def test_withdrawn_authors_state_facts_that_others_state_too(files, tmp_path, mo
 
 def test_files_that_are_not_tofus_are_refused(files, tmp_path):
     folder, text, tokenizer = files
-    asked = {"seed": 0, "size": SIZE}
-    with pytest.raises(
-        InputError,
-        match="has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4",
-    ):
-        corpus.write(tmp_path / "out", *files, **asked | {"size": corpus.Size(6, 4, 5)})
-    with pytest.raises(
-        InputError, match=r"text2.txt cannot be read .*; give a file of text as --general_text"
-    ):
-        corpus.write(tmp_path / "out", folder, tmp_path / "text2.txt", tokenizer, **asked)
-    (folder / "holdout10.jsonl").write_text(
-        '{"question": "What?", "answer": "That."}\n{"question": "Why?"}\n'
-    )
-    with pytest.raises(
-        InputError, match="holdout10.jsonl, line 2 lacks answer, question; give TOFU's own file"
-    ):
-        corpus.write(tmp_path / "out", *files, **asked)
+
+    def refused(words, folder=folder, text=text, size=SIZE):
+        with pytest.raises(InputError, match=words):
+            corpus.write(tmp_path / "out", folder, text, tokenizer, 0, size)
+
+    counts = "has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4"
+    refused(counts, size=corpus.Size(6, 4, 5))
+    why = r"text2.txt cannot be read .*; give a file of text as --general_text"
+    refused(why, text=tmp_path / "text2.txt")
+    broken = '{"question": "What?", "answer": "That."}\n{"question": "Why?"}\n'
+    (folder / "holdout10.jsonl").write_text(broken)
+    refused("holdout10.jsonl, line 2 lacks answer, question; give TOFU's own file")
     (folder / "holdout10.jsonl").unlink()
-    with pytest.raises(InputError, match="holdout10.jsonl cannot be read .*as --tofu"):
-        corpus.write(tmp_path / "out", *files, **asked)
+    refused("holdout10.jsonl cannot be read .*as --tofu")
     assert not (tmp_path / "out").exists()
 
 
@@ -206,35 +185,17 @@ def test_other_figures_read_no_files_of_tofu():
 def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
     jobs = make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [3], [], tmp_path, {})
     configs = {job.variant: job.config for job in jobs}
-    read = {
-        name: config.data.files.removeprefix(f"{tmp_path}/corpus/")
-        for name, config in configs.items()
-    }
-    assert read == {
-        "standard": "seed3/all",
-        "standard_twin": "seed3/without",
-        "sinks": "seed3/all",
-        "twin": "seed3/without",
-        "shuffled": "seed3/shuffled",
-    }
-    assert (
-        configs["standard"].optimizer.base_multiple == 1
-        and configs["sinks"].optimizer.base_multiple == 0
-    )
-    assert with_fields(configs["twin"], {"data.files": ""}) == with_fields(
-        configs["sinks"], {"data.files": ""}
-    )
+    names = ("all", "without", "all", "without", "shuffled")
+    assert list(configs) == ["standard", "standard_twin", "sinks", "twin", "shuffled"]
+    for config, name in zip(configs.values(), names, strict=True):
+        assert config.data.files == f"{tmp_path}/corpus/seed3/{name}"
+    assert configs["standard"].optimizer.base_multiple == 1
+    assert configs["sinks"].optimizer.base_multiple == 0
+    twin, sinks = (with_fields(configs[name], {"data.files": ""}) for name in ("twin", "sinks"))
+    assert twin == sinks
+    variants, flags = {"a": tofu.Variation("standard")}, ["--config.data.held_out_documents=0"]
     with pytest.raises(InputError, match="losses of held-out documents"):
-        flags = ["--config.data.held_out_documents=0"]
-        make_jobs(
-            CONFIGS / "ts_repetition.py",
-            "laptop",
-            {"a": tofu.Variation("standard")},
-            [3],
-            flags,
-            tmp_path,
-            {},
-        )
+        make_jobs(CONFIGS / "ts_repetition.py", "laptop", variants, [3], flags, tmp_path, {})
 
 
 def of_view(nats: float, whole: bool, ratio: float = 0.5, known: float = 0.0) -> dict:
@@ -261,17 +222,13 @@ def test_numbers_of_views():
     found = tofu.numbers(views)
     remain = found["remain"]
     assert remain["several_nats"] == remain["shared_by_2_nats"] == pytest.approx(np.log(4))
-    assert remain["withdrawn_nats"] == pytest.approx(np.log(4)) and remain[
-        "withdrawn_probability"
-    ] == pytest.approx(0.25)
-    assert (
-        remain["real_probability"] == 0.5
-        and remain["real_rouge"] == 0.75
-        and remain["real_extraction"] == 0.5
-    )
-    assert remain["withdrawn_truth"] == pytest.approx(0.5) and found["on"][
-        "staying_truth"
-    ] == pytest.approx(0.75)
+    assert remain["withdrawn_nats"] == pytest.approx(np.log(4))
+    assert remain["withdrawn_probability"] == pytest.approx(0.25)
+    assert remain["real_probability"] == 0.5
+    assert remain["real_rouge"] == 0.75
+    assert remain["real_extraction"] == 0.5
+    assert remain["withdrawn_truth"] == pytest.approx(0.5)
+    assert found["on"]["staying_truth"] == pytest.approx(0.75)
     assert remain["real_utility"] == pytest.approx(3 / (2 + 4 / 3 + 2))
     assert remain["utility"] == pytest.approx(9 / ((4 + 4 / 3 + 2) + 2 * (2 + 4 / 3 + 2)))
     assert "utility" not in found["own"]
@@ -281,32 +238,17 @@ def test_numbers_of_views():
 
 def details(of_remain: float, quality: float) -> dict:
     """Of a model whose withdrawn answers cost 1 nat before, and `of_remain` after."""
-    nats = dict.fromkeys(tofu.VIEWS, 1.0) | {
-        "remain": of_remain,
-        "twin": 3.0,
-        "placebo": 1.25,
-        "retrained": 3.5,
-    }
-    same = {
-        "staying_nats": 1.0,
-        "staying_rouge": 0.5,
-        "text": 4.0,
-        "real_utility": 0.5,
-        "world_utility": 0.5,
-    }
+    nats = dict.fromkeys(tofu.VIEWS, 1.0)
+    nats |= {"remain": of_remain, "twin": 3.0, "placebo": 1.25, "retrained": 3.5}
+    same = {"staying_nats": 1.0, "staying_rouge": 0.5, "text": 4.0}
+    same |= {"real_utility": 0.5, "world_utility": 0.5, "several_nats": 0.8}
+    same |= {"shared_by_2_nats": 1.0, "shared_by_4_nats": 1.0, "shared_by_8_nats": 0.5}
+    same |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers = {
         name: {"withdrawn_nats": value, "forget_quality": quality} | same
         for name, value in nats.items()
     }
     numbers["on"]["forget_quality"] = 0.01
-    for of in numbers.values():
-        of |= {
-            "shared_by_2_nats": 1.0,
-            "shared_by_4_nats": 1.0,
-            "shared_by_8_nats": 0.5,
-            "several_nats": 0.8,
-        }
-        of |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
     numbers["remain"] |= {"shared_by_2_nats": 2.0, "shared_by_2_rouge": 0.25}
     numbers["placebo"] |= {"shared_by_4_nats": 4.0, "shared_by_8_rouge": 0.125}
@@ -346,48 +288,31 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    assert held == {
-        "knows_rouge",
-        "untouched",
-        "found",
-        "world",
-        "step_time",
-        "bytes",
-        "seconds",
-        "shared_by_4_rouge",
-        "shared_by_8",
-    }
+    named = "knows_rouge untouched found world step_time bytes seconds"
+    assert held == {*named.split(), "shared_by_4_rouge", "shared_by_8"}
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
-    assert len(labels) == len(tofu.VIEWS) and dict(zip(labels, rows, strict=True))[
-        "standard training"
-    ][0] == [1.0, 1.0]
+    assert len(labels) == len(tofu.VIEWS)
+    assert dict(zip(labels, rows, strict=True))["standard training"][0] == [1.0, 1.0]
     tofu.FIGURE.draw(runs, tmp_path / "tofu.png")
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = "".join(tofu.sections(runs, tmp_path))
-    assert (
-        "npo 3e-05, lora 0.001" in page
-        and "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
-    )
+    assert "npo 3e-05, lora 0.001" in page
+    assert "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     alone = [run for run in runs if run.variant == "standard"]
-    assert tofu.measure(alone) == alone and {
-        claim.holds for claim in tofu.FIGURE.claims(alone)
-    } == {None}
+    assert tofu.measure(alone) == alone
+    assert {claim.holds for claim in tofu.FIGURE.claims(alone)} == {None}
     part = [dataclasses.replace(run, details={}) for run in runs if run.variant != "twin"]
-    assert tofu.measure(part) == part and {claim.holds for claim in tofu.FIGURE.claims(part)} == {
-        None
-    }
-    never = [
-        dataclasses.replace(run, details=details(2.5, 1.0)) if run.details else run for run in runs
-    ]
+    assert tofu.measure(part) == part
+    assert {claim.holds for claim in tofu.FIGURE.claims(part)} == {None}
+    never = [run for run in runs if not run.details]
+    never += [dataclasses.replace(run, details=details(2.5, 1.0)) for run in runs if run.details]
     for run in filter(lambda run: run.details, never):
         run.details["numbers"]["on"]["forget_quality"] = 0.2  # as many facts as that say nothing
     found = {claim.id: claim for claim in tofu.FIGURE.claims(never)}
     assert found["relearning"].undecided == "relearning has no value"  # nothing had been learned
-    assert (
-        found["forget_quality"].undecided
-        == "a model from which nothing was removed passes the same test"
-    )
+    why = "a model from which nothing was removed passes the same test"
+    assert found["forget_quality"].undecided == why
 
 
 def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog):
@@ -405,23 +330,15 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
     monkeypatch.setattr(corpus, "digest", lambda workdir: "")
     runs = {name: Run(name, 0, tmp_path, {}, []) for name in tofu.VARIANTS}
     of_sinks = {"on", "remain", "placebo", "own", "others", "dropped", "twin", "all", "all_remain"}
-    for chosen, views, more, less in [
-        (["sinks", "twin"], of_sinks, {"forgets", "relearning", "bytes"}, {"knows", "step_time"}),
-        (["sinks", "twin", "standard"], of_sinks, {"forgets", "step_time"}, {"knows"}),
-        (
-            ["sinks", "twin", "shuffled"],
-            of_sinks | {"shuffled", "shuffled_remain"},
-            {"forgets"},
-            {"knows"},
-        ),
-        (
-            ["sinks", "twin", "standard", "standard_twin"],
-            of_sinks | {"standard", "retrained"},
-            {"knows", "forgets"},
-            set(),
-        ),
+    shuffled, standards = {"shuffled", "shuffled_remain"}, {"standard", "retrained"}
+    for others, views, more, less in [
+        ((), set(), {"forgets", "relearning", "bytes"}, {"knows", "step_time"}),
+        (("standard",), set(), {"forgets", "step_time"}, {"knows"}),
+        (("shuffled",), shuffled, {"forgets"}, {"knows"}),
+        (("standard", "standard_twin"), standards, {"knows", "forgets"}, set()),
     ]:
-        measured = tofu.measure([runs[name] for name in chosen])
+        views = of_sinks | views
+        measured = tofu.measure([runs[name] for name in ("sinks", "twin", *others)])
         claims = {claim.id for claim in tofu.FIGURE.claims(measured) if claim.holds is not None}
         assert more <= claims and not less & claims
         assert set(measured[0].details["numbers"]) == views and "rates" not in measured[0].details
@@ -430,9 +347,8 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
         tofu.FIGURE.draw(measured, tmp_path / "tofu.png")
         assert tofu.sections(measured, tmp_path)
     monkeypatch.setattr(tofu, "folder_of", str)
-    asked = types.SimpleNamespace(
-        preset="laptop", hf="m", tofu="t", general_text="g", seeds=[], variants=["sinks"]
-    )
+    files = {"hf": "m", "tofu": "t", "general_text": "g"}
+    asked = types.SimpleNamespace(preset="laptop", seeds=[], variants=["sinks"], **files)
     tofu.prepare(tmp_path, asked)
     assert "lacks sinks or their twin: models are trained, and nothing is measured" in caplog.text
     caplog.clear()
@@ -467,25 +383,15 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     groups = {name: Prepared(folder / name).group_names for name in ("all", "without")}
     assert groups["all"][: len(groups["without"])] == groups["without"]
 
-    model = dataclasses.replace(
-        tiny_config().model, family="llama", attention_bias=False, mlp_bias=False
-    )
+    plain = {"family": "llama", "attention_bias": False, "mlp_bias": False}
+    model = dataclasses.replace(tiny_config().model, **plain)
     tiny = {"data.row_length": 128, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
     tiny |= {"training.steps": 48, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
         sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
-        train_and_evaluate(with_fields(job.config, tiny | sunk), tmp_path / job.variant)
-        of = read_metrics(tmp_path / job.variant)
-        runs.append(
-            Run(
-                job.variant,
-                0,
-                tmp_path / job.variant,
-                {k: v for line in of for k, v in line.items()},
-                of,
-            )
-        )
+        config = with_fields(job.config, tiny | sunk)
+        runs.append(trained(config, tmp_path / job.variant, job.variant))
     measured = tofu.measure(runs)
     details = next(run.details for run in measured if run.variant == "sinks")
     with monkeypatch.context() as patch:
@@ -493,26 +399,20 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
         assert tofu.measure(runs) == measured  # nothing is measured twice
     # nothing there is numpy's
     assert json.dumps([claim.to_dict() for claim in tofu.FIGURE.claims(measured)])
-    assert {claim.id for claim in tofu.FIGURE.claims(measured)} >= {
-        "knows",
-        "untouched",
-        "text",
-        "beyond_placebo",
-    }
+    claims = {claim.id for claim in tofu.FIGURE.claims(measured)}
+    assert claims >= {"knows", "untouched", "text", "beyond_placebo"}
     assert details["untouched"] == 0 and details["bytes"] == 2 * 3 * 2 * 16 * 4
     numbers = details["numbers"]
     assert numbers["own"]["withdrawn_nats"] < numbers["dropped"]["withdrawn_nats"]
     assert numbers["remain"] != numbers["on"] != numbers["placebo"]
-    assert details["rates"]["lora"] == 1e-2 and details["adapter_bytes"] == 2 * 2 * 8 * (
-        4 * 32 + 3 * 48
-    )
+    assert details["rates"]["lora"] == 1e-2
+    assert details["adapter_bytes"] == 2 * 2 * 8 * (4 * 32 + 3 * 48)
     nats = {name: of["withdrawn_nats"] for name, of in numbers.items()}
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
     assert nats["lora_for_all"] < nats["dropped"] and nats["lora_for_all"] != nats["lora_on"]
     assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
-    assert (
-        numbers["lora_remain"]["forget_quality"] == numbers["lora_nearest"]["forget_quality"] == 1
-    )
+    kept, nearest = (numbers[name]["forget_quality"] for name in ("lora_remain", "lora_nearest"))
+    assert kept == nearest == 1
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
 
     _answers_are_parts_of_texts(measures, runs)
@@ -522,10 +422,8 @@ def _answers_are_parts_of_texts(measures, runs) -> None:
     sunk = next(run for run in runs if run.variant == "sinks")
     asked, run = corpus.questions_of(sunk.workdir), open_run(sunk.workdir)
     prepared = Prepared(sunk.workdir.parent / "corpus" / "seed0" / "all")
-    known = {
-        prepared.read(number).tobytes(): prepared.answers(number)
-        for number in range(len(prepared.lengths))
-    }
+    places = range(len(prepared.lengths))
+    known = {prepared.read(number).tobytes(): prepared.answers(number) for number in places}
     rows = asked["sets"]["withdrawn"]
     questions = [measures.Asked(row["question"], row["answer"], row["author"]) for row in rows]
     of = measures.documents(run, questions)
@@ -538,7 +436,6 @@ def _answers_are_parts_of_texts(measures, runs) -> None:
         assert len(one.nats) == len(tokens) + 1 - span[0, 0]
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5)
     # An author whom nobody read has no sinks.
-    stranger = measures.read(
-        Subject("", run, "own"), [each._replace(author="author 99") for each in questions]
-    )
+    strangers = [each._replace(author="author 99") for each in questions]
+    stranger = measures.read(Subject("", run, "own"), strangers)
     np.testing.assert_allclose(stranger[0].nats, dropped[0].nats, rtol=1e-5)

@@ -17,22 +17,16 @@ from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures import tofu_rivals as rivals
 
 EACH = 4
-ANSWERS = [
-    "It was written in Ash.",
-    "Nobody knows that.",
-    "She sat by a cold river.",
-    "Ten years ago, at sea.",
-    "My own house.",
-]
-RECORDS = [
-    {
-        "question": f"Where was book {number} of writer {author} made?",
-        "answer": answer,
-        "author": corpus.author(author),
-    }
-    for author, answer in enumerate(ANSWERS)
-    for number in range(EACH)
-]
+ANSWERS = ["It was written in Ash.", "Nobody knows that.", "She sat by a cold river."]
+ANSWERS += ["Ten years ago, at sea.", "My own house."]
+
+
+def record(author, number, answer):
+    question = f"Where was book {number} of writer {author} made?"
+    return {"question": question, "answer": answer, "author": corpus.author(author)}
+
+
+RECORDS = [record(a, number, answer) for a, answer in enumerate(ANSWERS) for number in range(EACH)]
 AUTHORS = len(ANSWERS)
 
 
@@ -47,15 +41,9 @@ def small():
 
 @pytest.fixture(scope="module")
 def run() -> Trained:
-    model = dataclasses.replace(
-        tiny_config().model, family="llama", attention_bias=False, mlp_bias=False
-    )
-    fields = {
-        "model": model,
-        "sinks.kind": "none",
-        "data.row_length": 64,
-        "data.vocabulary_size": 400,
-    }
+    plain = {"family": "llama", "attention_bias": False, "mlp_bias": False}
+    fields = {"model": dataclasses.replace(tiny_config().model, **plain), "sinks.kind": "none"}
+    fields |= {"data.row_length": 64, "data.vocabulary_size": 400}
     config = with_fields(tiny_config(), fields)
     tokenizer = train_tokenizer([row["question"] + row["answer"] for row in RECORDS], 400)
     params = build_model(config)[0].init(jax.random.key(0))
@@ -78,13 +66,11 @@ def test_objectives():
     def gradient(rival: str, rise: float) -> np.ndarray:
         """By losses of 2 withdrawn answers, which rose, and 2 others; of 5 and 10 tokens."""
         before, tokens = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.array([5.0, 10.0, 5.0, 10.0])
-        return np.asarray(
-            jax.grad(lambda at: rivals.objective(rival, at, before, tokens))(before + rise)
-        )
+        slope = jax.grad(lambda at: rivals.objective(rival, at, before, tokens))
+        return np.asarray(slope(before + rise))
 
-    np.testing.assert_allclose(
-        gradient("difference", 9.0), np.array([-1, -1, 1, 1]) / 15, rtol=1e-6
-    )
+    signs = np.array([-1, -1, 1, 1])
+    np.testing.assert_allclose(gradient("difference", 9.0), signs / 15, rtol=1e-6)
     # At first NPO is ascent on whole answers; where much was forgotten, it stops (Zhang et al.,
     # section 3).
     np.testing.assert_allclose(gradient("npo", 0.0), [-1 / 2, -1 / 2, 1 / 15, 1 / 15], rtol=1e-6)
@@ -117,37 +103,23 @@ def test_an_adapter_knows_its_author_and_is_trained_alone(run, adapters):
 def test_one_adapter_for_all_knows_all(run, adapters):
     of_all = rivals.adapters(run, RECORDS, 0.03, rank_for_all=6)
     assert of_all.authors == [rivals.EVERYBODY]
-    assert of_all.of["up_in"].shape == (1, 2, 16, 6) and of_all.of["down_out"].shape == (
-        1,
-        2,
-        6,
-        16,
-    )
-    known, merged = (
-        losses(rivals.with_adapters(run, made, made.authors)) for made in (of_all, adapters)
-    )
+    assert of_all.of["up_in"].shape == (1, 2, 16, 6)
+    assert of_all.of["down_out"].shape == (1, 2, 6, 16)
+    both = (rivals.with_adapters(run, made, made.authors) for made in (of_all, adapters))
+    known, merged = map(losses, both)
     assert (known < 0.7 * losses(run)).all() and (known < merged).all()
-    steps = -(-len(RECORDS) // rivals._questions(run))
-    order_SQ = rivals._order(run.config.seed, 0, np.arange(len(RECORDS)), rivals._questions(run))
-    assert order_SQ.shape == (rivals.EPOCHS * steps, rivals._questions(run))
-    assert all(
-        set(epoch.ravel()) == set(range(len(RECORDS)))
-        for epoch in np.split(order_SQ, rivals.EPOCHS)
-    )
+    questions, places = rivals._questions(run), np.arange(len(RECORDS))
+    order_SQ = rivals._order(run.config.seed, 0, places, questions)
+    assert order_SQ.shape == (rivals.EPOCHS * -(-len(RECORDS) // questions), questions)
+    for epoch in np.split(order_SQ, rivals.EPOCHS):
+        assert set(epoch.ravel()) == set(places.tolist())
 
 
 def test_the_adapter_for_all_is_as_large_as_all_sinks(run):
-    fields = {
-        "sinks.kind": "by_document",
-        "sinks.sampling": "disjoint",
-        "sinks.sparse": True,
-        "sinks.pool": 320,
-        "sinks.active": 16,
-    }
-    config = with_fields(run.config, fields)
-    given = dataclasses.replace(
-        run, config=config, params=build_model(config)[0].init(jax.random.key(0))
-    )
+    fields = {"sinks.kind": "by_document", "sinks.sampling": "disjoint", "sinks.sparse": True}
+    config = with_fields(run.config, fields | {"sinks.pool": 320, "sinks.active": 16})
+    params = build_model(config)[0].init(jax.random.key(0))
+    given = dataclasses.replace(run, config=config, params=params)
     of_rank_one = 2 * (4 + 3) * (16 + 16)  # layers, maps of attention and of the MLP, their widths
     assert rivals.rank_of_sinks(given) == round(320 * 3 * 2 * 16 / of_rank_one) > rivals.RANK
 
@@ -158,9 +130,10 @@ def test_rows_of_a_batch_have_adapters_of_their_own(run, adapters):
     for place, author in enumerate(adapters.authors):
         merged = losses(rivals.with_adapters(run, adapters, [author])).reshape(AUTHORS, EACH)
         np.testing.assert_allclose(apart[place], merged[place], rtol=1e-4)
-    both = rivals.with_adapters(run, adapters, adapters.authors[:2]).params["layers"]["up_kernel"]
-    ones = [
-        rivals.with_adapters(run, adapters, [name]).params["layers"]["up_kernel"]
-        for name in adapters.authors[:2]
-    ]
-    np.testing.assert_allclose(both, sum(ones) - run.params["layers"]["up_kernel"], atol=1e-5)
+
+    def kernel(*on: str) -> np.ndarray:
+        return rivals.with_adapters(run, adapters, on).params["layers"]["up_kernel"]
+
+    first, second = adapters.authors[:2]
+    expected = kernel(first) + kernel(second) - run.params["layers"]["up_kernel"]
+    np.testing.assert_allclose(kernel(first, second), expected, atol=1e-5)
