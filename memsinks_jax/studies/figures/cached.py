@@ -21,13 +21,10 @@ def cached(runs: Sequence[Run], name: str, asked: dict, measure: Callable[[], di
       asked: everything besides the runs that it depends on.
     """
     path = runs[0].workdir.with_name(f"{runs[0].workdir.name}.{name}.json")
-    models = [
-        {
-            "config": dataclasses.asdict(workdirs.read_config(place)),
-            "weights": workdirs.newest_weights(place),
-        }
-        for place in (run.workdir for run in runs)
-    ]
+    models = []
+    for run in runs:
+        config = dataclasses.asdict(workdirs.read_config(run.workdir))
+        models.append({"config": config, "weights": workdirs.newest_weights(run.workdir)})
     of = json.loads(json.dumps({"runs": models, "asked": asked}))  # as it is read back
     try:
         content = json.loads(path.read_text())

@@ -23,13 +23,8 @@ def write(folder: pathlib.Path, kinds: dict[str, Records], near_duplicates: str)
     for kind, records in kinds.items():
         path = folder / f"{kind}.jsonl"
         _write_records(path, records)
-        prepare(
-            [str(path)],
-            str(tokenizer),
-            folder / kind,
-            group_field="group",
-            near_duplicates=near_duplicates,
-        )
+        fields = {"group_field": "group", "near_duplicates": near_duplicates}
+        prepare([str(path)], str(tokenizer), folder / kind, **fields)
 
 
 def flags(folder: pathlib.Path, once: int, unread: int) -> list[str]:
@@ -55,9 +50,8 @@ def write_tokenizer(folder: pathlib.Path, texts: list[str]) -> None:
 
 
 def _write_records(path: pathlib.Path, records: Records) -> None:
-    write_text(
-        path, "".join(json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
-    )
+    lines = (json.dumps({"text": text, "group": group}) + "\n" for group, text in records)
+    write_text(path, "".join(lines))
 
 
 def write_text(path: pathlib.Path, content: str) -> None:

@@ -13,6 +13,8 @@ from memsinks_jax.studies.figures.panels import Panel, draw
 from memsinks_jax.studies.figures.runs import Run, Variation
 from memsinks_jax.studies.figures.table import Measures, Names, Table
 
+Labels = dict[str, str]  # of rows, by variant or view
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -63,9 +65,7 @@ class Figure:
     measures: Measures = dataclasses.field(default_factory=dict)
     standard_of: Callable[[str], str] = lambda variant: "standard"
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
-    labels: dict[str, str] | Callable[[Table], dict[str, str]] = dataclasses.field(
-        default_factory=dict
-    )
+    labels: Labels | Callable[[Table], Labels] = dataclasses.field(default_factory=dict)
     table_note: str = ""
     statements: str = ""
     paper: str = ""
@@ -75,9 +75,7 @@ class Figure:
     rows: int = 1
     sharey: bool = False
     note: str | Callable[[list[Run]], str] = ""
-    sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, out: shared.choices(
-        runs
-    )
+    sections: Callable[[list[Run], pathlib.Path], list[str]] = lambda runs, _: shared.choices(runs)
     published: Callable[[str], list[str]] | None = None
     make: Callable[[dict, pathlib.Path, str], dict] | None = None
 
@@ -93,16 +91,13 @@ class Figure:
             for run in (runs if self.views else ())
             for name, metrics in self.views(run).items()
         ]
-        return Table(
-            [*runs, *seen], self.measures, self.standard_of, self.across and self.across(runs)
-        )
+        across = self.across and self.across(runs)
+        return Table([*runs, *seen], self.measures, self.standard_of, across)
 
     def names(self) -> Names:
         """What it could show."""
-        across = self.across and self.across([])
-        return Names(
-            [*self.variations, *self.seen], self.metrics, self.measures, self.standard_of, across
-        )
+        variants, across = [*self.variations, *self.seen], self.across and self.across([])
+        return Names(variants, self.metrics, self.measures, self.standard_of, across)
 
     def check(self) -> None:
         """Raises InputError if anything shown names a variant or a measure that does not exist."""
@@ -120,14 +115,8 @@ class Figure:
         """Final numbers -> (columns, labels of the rows, rows of cells with a value per seed)."""
         table = self.of(runs)
         labels = self.labels(table) if callable(self.labels) else self.labels
-        rows = (
-            labels
-            if self.views
-            else {variant: labels.get(variant, variant) for variant in table.groups}
-        )
-        cells = [
-            [table.column(shown, variant) for shown in self.columns.values()] for variant in rows
-        ]
+        rows = labels if self.views else {of: labels.get(of, of) for of in table.groups}
+        cells = [[table.column(shown, of) for shown in self.columns.values()] for of in rows]
         return list(self.columns), list(rows.values()), cells
 
     def claims(self, runs: list[Run]) -> list[Claim]:
@@ -142,19 +131,15 @@ class Figure:
         """The text under the picture."""
         note = self.note(runs) if callable(self.note) else self.note
         config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
-        text = note.format(
-            mean=shared.mean_over_seeds(runs), floor=shared.floor_sentence(runs), config=config
-        )
-        if missing := [
-            name for name in self.variations if name not in {run.variant for run in runs}
-        ]:
+        mean, floor = shared.mean_over_seeds(runs), shared.floor_sentence(runs)
+        text = note.format(mean=mean, floor=floor, config=config)
+        there = {run.variant for run in runs}
+        if missing := [name for name in self.variations if name not in there]:
             text += f" Not run: {', '.join(missing)}."
         return " ".join(text.split())
 
     def final_numbers(self, runs: list[Run]) -> tuple[list[str], list[list[str]]]:
         """The same table as text -> (columns, rows)."""
         columns, labels, rows = self.table(runs)
-        cells = [
-            [label, *report.numbers(columns, row)] for label, row in zip(labels, rows, strict=True)
-        ]
-        return ["variant", *columns], cells
+        named = zip(labels, rows, strict=True)
+        return ["variant", *columns], [[of, *report.numbers(columns, row)] for of, row in named]

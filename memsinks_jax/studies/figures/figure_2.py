@@ -135,9 +135,8 @@ def panels(table: Table) -> list[AnyPanel]:
     def plane(method: str, panel: str) -> Scatter:
         curves = []
         for name, words, variant, of in _SETTINGS:
-            runs = [
-                run for run in table.groups.get(variant, {}).values() if of in run.details[method]
-            ]
+            every = table.groups.get(variant, {}).values()
+            runs = [run for run in every if of in run.details[method]]
             style = "o--" if of == "canary" else "o-"
             if runs:
                 curves.append(post_hoc.traced(runs, method, words, _COLOURS[name], style, of))

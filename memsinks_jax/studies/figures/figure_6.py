@@ -31,9 +31,8 @@ def prepare(out: pathlib.Path) -> list[str]:
     folder = out / "general"
     folder.mkdir(parents=True, exist_ok=True)
     documents = facts.documents(facts.world(0), 0, GENERAL_DOCUMENTS, GENERAL_LENGTH)
-    (folder / "facts.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in documents)
-    )
+    lines = (json.dumps({"text": text}) + "\n" for text in documents)
+    (folder / "facts.jsonl").write_text("".join(lines))
     return [f"--config.general.files={folder / 'facts.jsonl'}"]
 
 

@@ -113,19 +113,15 @@ def _matrices(model, loss, documents) -> dict:
     from memsinks_jax.forgetting import neurons
 
     plain, dialects, _ = corpus.texts()
-    read, unread = (
-        slice(_OF_A_DIALECT),
-        slice(corpus.OF_A_DIALECT, corpus.OF_A_DIALECT + _OF_A_DIALECT),
-    )
-    sets = {
-        "read": [(name, texts[read]) for name, texts in dialects.items()],
-        "unread": [(name, texts[unread]) for name, texts in dialects.items()],
-        "plain": [("plain", plain[-corpus.HELD_OUT :][:_OF_A_DIALECT])],
-    }
-    batches = {
-        kind: [documents(texts, group_id(name)).batches(model) for name, texts in each]
-        for kind, each in sets.items()
-    }
+    sets = {"read": [], "unread": [], "plain": [("plain", plain[-corpus.HELD_OUT :])]}
+    for name, texts in dialects.items():
+        sets["read"].append((name, texts))
+        sets["unread"].append((name, texts[corpus.OF_A_DIALECT :]))
+
+    def batches_of(name: str, texts: list[str]) -> list[dict]:
+        return documents(texts[:_OF_A_DIALECT], group_id(name)).batches(model)
+
+    batches = {kind: [batches_of(*one) for one in each] for kind, each in sets.items()}
 
     def measured(params: dict, kind: str) -> np.ndarray:
         nats_and_tokens = [loss(params, one, "own") for one in batches[kind]]
@@ -259,9 +255,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             of_runs = []
             for run in grouped:
                 rises = np.array(run.details[kind])
-                means = (
-                    float(np.mean(of)) for of in (rises[own], rises[~own], run.details["plain"])
-                )
+                kinds = (rises[own], rises[~own], run.details["plain"])
+                means = (float(np.mean(of)) for of in kinds)
                 of_runs.append((run.metrics[f"ratio_{kind}"], *means))
             rows[what] = zip(*of_runs, strict=True)
         columns = ["removed over others", "removed dialect", "other dialects", "plain stories"]

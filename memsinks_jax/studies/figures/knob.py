@@ -64,11 +64,8 @@ def panels(
         Line(variant, "repeated_loss", f"{place:.3g}", colours(0.9 * number / most))
         for number, (place, variant) in enumerate(papers.items())
     ]
-    axis = {
-        "x": what,
-        "log": log,
-        "ticks": {place: f"{place:.3g}" for place in shown} if log else {},
-    }
+    ticks = {place: f"{place:.3g}" for place in shown} if log else {}
+    axis = {"x": what, "log": log, "ticks": ticks}
     over_training = "repeated documents, dropped, over training"
     return [
         Panel(title="losses at the end", y="loss (nats per token)", floor=True, lines=ends, **axis),

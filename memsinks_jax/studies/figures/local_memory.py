@@ -44,9 +44,8 @@ def prepare(out: pathlib.Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     world = facts.world(WORLD)
     documents = facts.documents(world, WORLD, DOCUMENTS)
-    (folder / "facts.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in documents)
-    )
+    lines = (json.dumps({"text": text}) + "\n" for text in documents)
+    (folder / "facts.jsonl").write_text("".join(lines))
     (folder / "tokenizer.json").write_bytes(facts.tokenizer_json(world))
     return [
         f"--config.data.files={folder / 'facts.jsonl'}",

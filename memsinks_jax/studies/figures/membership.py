@@ -175,10 +175,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             found = [run.details["modes"][variant][way] for run in measured]
             ways[f"{title}: {mode}"] = [[of[name] for of in found] for name in names]
     times = [f"read {bucket}" for bucket in _times()]
-    edited, worth_of = (
-        [f"{level:.0%} edited" for level in corpus.LEVELS],
-        "exact copies that one copy is worth",
-    )
+    edited = [f"{level:.0%} edited" for level in corpus.LEVELS]
     caption = "Share of stories that are recited, by tokens given, one panel per model."
     return [
         report.heading("An auditor who has the twin"),
@@ -190,7 +187,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         shared.note("""Share of the often-read stories whose next tokens a model generates exactly, by the tokens
             given, the tokens of the story before those, and whether other text precedes them in the context."""),
         report.heading("Edited copies, their original never read"),
-        shared.with_intervals(edited, copies, 2, worth_of),
+        shared.with_intervals(edited, copies, 2, "exact copies that one copy is worth"),
         shared.note(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
             ids by near-duplicate cluster (or by content where stated). Worth: the number of exact copies from which
             the standard model learns as much."""),
@@ -264,11 +261,9 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
     for row, place in enumerate(measures.PLACES):
         for view in measures.GRID:
             recited = [run.details["grid"][view]["recited"] for run in measured]
-            values, title = (
-                np.mean(recited, axis=0).reshape(cells)[row],
-                "" if row else _VIEWS[view],
-            )
-            about = {"title": title, "x": "offset", "y": f"{place}\ntokens given"}
+            about = {"x": "offset", "y": f"{place}\ntokens given"}
+            about |= {"title": "" if row else _VIEWS[view]}
+            values = np.mean(recited, axis=0).reshape(cells)[row]
             panels.append(Matrix(values=values, **about, **axes))
     draw(FIGURE.of(measured), panels, path, size=(12, 5.4), rows=len(measures.PLACES))
 

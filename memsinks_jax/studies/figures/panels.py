@@ -195,11 +195,8 @@ class Scatter(_Kind):
     def draw(self, axis, table: Table) -> None:
         named: list[tuple[float, float]] = []
         for label, colour, style, x_PS, y_PS, names in self.curves:
-            x_P, y_P, about = (
-                x_PS.mean(axis=1),
-                y_PS.mean(axis=1),
-                {"color": colour, "label": label},
-            )
+            x_P, y_P = x_PS.mean(axis=1), y_PS.mean(axis=1)
+            about = {"color": colour, "label": label}
             if self.whiskers:
                 about |= {"linewidth": 1.4, "markersize": 4.5, "elinewidth": 0.7}
                 axis.errorbar(x_P, y_P, _reach(y_PS), _reach(x_PS), style, **about)

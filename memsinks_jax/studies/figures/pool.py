@@ -36,12 +36,11 @@ def measure(runs: list[Run]) -> list[Run]:
     runs = [timed[run.variant, run.seed] for run in runs]
     measured = {(run.variant, run.seed): run for run in forgetting_capacity.measure(runs)}
     measured = [measured.get((run.variant, run.seed), run) for run in runs]
-    return [
-        dataclasses.replace(run, details=run.details | {"recovered": _recovered(run)})
-        if "capacity" in run.details and POOLS.get(run.variant, 0) <= ATTACKED
-        else run
-        for run in measured
-    ]
+    for place, run in enumerate(measured):
+        if "capacity" in run.details and POOLS.get(run.variant, 0) <= ATTACKED:
+            details = run.details | {"recovered": _recovered(run)}
+            measured[place] = dataclasses.replace(run, details=details)
+    return measured
 
 
 def _recovered(run: Run) -> dict[str, float]:

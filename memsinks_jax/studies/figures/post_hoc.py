@@ -201,12 +201,9 @@ class _Subject:
 
         lost, stays = fronts.half(self._batches["repeated"], 0), self._ordinary()
         for ratio, weight in itertools.product(RATIOS, WEIGHTS):
-            of = balanced_subnet.Settings(ratio=ratio, weight=weight)
-            edit = balanced_subnet.balanced_subnet
-            yield (
-                {"ratio": ratio, "weight": weight},
-                edit(self._config, self._params, lost, stays, of),
-            )
+            chosen = {"ratio": ratio, "weight": weight}
+            about = self._config, self._params, lost, stays, balanced_subnet.Settings(**chosen)
+            yield chosen, balanced_subnet.balanced_subnet(*about)
 
     def _ordinary(self) -> list[dict]:
         """Batches of documents that were read once."""

@@ -58,24 +58,14 @@ class Run:
         return [step for step, _ in points], [value for _, value in points]
 
     def to_dict(self) -> dict:
-        names = (
-            "held_out_loss",
-            "repeated_loss",
-            "held_out_loss_own",
-            "repeated_loss_own",
-            "train_loss",
-        )
-        curves = {
-            name: dict(zip(("step", "value"), self.curve(name), strict=True)) for name in names
-        }
-        curves = {name: curve for name, curve in curves.items() if curve["step"]}
-        result = {
-            "variant": self.variant,
-            "seed": self.seed,
-            "metrics": self.metrics,
-            "curves": curves,
-        }
-        return result | ({"details": self.details} if self.details else {})
+        names = ("held_out_loss", "repeated_loss", "held_out_loss_own", "repeated_loss_own")
+        curves = {}
+        for name in (*names, "train_loss"):
+            steps, values = self.curve(name)
+            if steps:
+                curves[name] = {"step": steps, "value": values}
+        result = {"variant": self.variant, "seed": self.seed, "metrics": self.metrics}
+        return result | {"curves": curves} | ({"details": self.details} if self.details else {})
 
 
 def by_variant(runs: list[Run]) -> dict[str, dict[int, Run]]:
@@ -165,20 +155,16 @@ def make_jobs(
     made = []
     for seed in seeds:
         for name, one in chosen.items():
-            mine = [
-                f"--config.{field}={value}".format(out=out, seed=seed)
-                for field, value in one.settings.items()
-            ]
+            settings = (f"--config.{field}={value}" for field, value in one.settings.items())
+            mine = [flag.format(out=out, seed=seed) for flag in settings]
             for flag in mine:
                 if flag.split("=")[0] in given:
                     raise InputError(f"{flag.split('=')[0]} is what is varied here; leave it out")
             choice = ",".join(filter(None, (one.choice, preset)))
             changes = [f"--config.seed={seed}", *overrides, *mine]
             file = config.with_name(one.config or config.name)
-            resolved, flags = (
-                _resolve(file, choice, changes),
-                [f"--config={file}:{choice}", *changes],
-            )
+            resolved = _resolve(file, choice, changes)
+            flags = [f"--config={file}:{choice}", *changes]
             if not resolved.data.held_out_documents and "--config.data.held_out_documents" in given:
                 raise InputError(
                     "losses of held-out documents are what is compared; raise "
@@ -202,9 +188,8 @@ def _resolve(file: pathlib.Path, choice: str, overrides: list[str]) -> Config:
             f"--config: get_config() of {file} takes no variant, such as {choice}; let it take one"
         ) from None
     values, arguments = absl_flags.FlagValues(), ["", *overrides]
-    holder = config_flags.DEFINE_config_dataclass(
-        "config", settable(config), flag_values=values, sys_argv=arguments
-    )
+    about = {"flag_values": values, "sys_argv": arguments}
+    holder = config_flags.DEFINE_config_dataclass("config", settable(config), **about)
     values(arguments)
     return validate(with_fields(config, flatten(holder.value)))
 
@@ -219,9 +204,8 @@ def train_all(jobs: list[Job], at_once: int) -> list[Run]:
     waiting = list({job.workdir: job for job in reversed(jobs) if not job.finished}.values())[::-1]
     places = _shares_of_cores(min(at_once, len(waiting)))
     running: dict[int, tuple[subprocess.Popen, Job]] = {}
-    bar = tqdm.tqdm(
-        total=len(waiting), desc="runs", unit="run", disable=not sys.stderr.isatty() or not waiting
-    )
+    hidden = not sys.stderr.isatty() or not waiting
+    bar = tqdm.tqdm(total=len(waiting), desc="runs", unit="run", disable=hidden)
     logged = time.monotonic()
     asked = threading.Event()
     before = [signal.signal(number, lambda *_: asked.set()) for number in SIGNALS]
@@ -270,11 +254,9 @@ def default_jobs() -> int:
     """Runs at a time: one per core, since small models do not fill two; on accelerators one."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
     accelerator = any(importlib.util.find_spec(plugin) for plugin in plugins)
-    return (
-        1
-        if accelerator and os.environ.get("JAX_PLATFORMS") != "cpu"
-        else min(os.cpu_count() or 1, 8)
-    )
+    if accelerator and os.environ.get("JAX_PLATFORMS") != "cpu":
+        return 1
+    return min(os.cpu_count() or 1, 8)
 
 
 def _shares_of_cores(jobs: int) -> list[set[int] | None]:
@@ -295,13 +277,8 @@ def _start(job: Job, cores: set[int] | None) -> subprocess.Popen:
         if cores:
             os.sched_setaffinity(0, cores)  # a child inherits it
         try:
-            return subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            return subprocess.Popen(command, env=environment, **streams)
         finally:
             if mine:
                 os.sched_setaffinity(0, mine)

@@ -51,20 +51,9 @@ LOSSES = {
     "held-out over standard's": "held_out_ratio",
 }
 # What every run may have measured, see `evals.memorization`; a study adds to them.
-METRICS = frozenset(
-    {
-        "step",
-        "tokens",
-        "train_loss",
-        "entropy_floor",
-        "held_out_loss",
-        "repeated_loss",
-        "canary_loss",
-        "held_out_loss_own",
-        "repeated_loss_own",
-        "canary_loss_own",
-    }
-)
+_OF_ROLES = ("held_out_loss", "repeated_loss", "canary_loss")
+METRICS = frozenset({"step", "tokens", "train_loss", "entropy_floor", *_OF_ROLES})
+METRICS |= {f"{name}_own" for name in _OF_ROLES}
 
 
 def if_seen(value: float, control_fails: bool) -> float:
@@ -110,10 +99,8 @@ class Table:
     ):
         self.groups = by_variant(runs)
         self.measures = COMMON | (measures or {})
-        self._functions = _FUNCTIONS | {
-            name: one for name, one in self.measures.items() if callable(one)
-        }
-        self._across = across
+        given = {name: one for name, one in self.measures.items() if callable(one)}
+        self._functions, self._across = _FUNCTIONS | given, across
         self._standard_of = standard_of or (lambda variant: "standard")
 
     def run(self, variant: str, seed: int) -> Run:
@@ -177,9 +164,8 @@ class Table:
         try:
             if self._across:
                 return eval(expression, {"__builtins__": {}, **self._across})
-            first, _ = self._parts(
-                next(match[1] for match in _NAME.finditer(expression) if match[1])
-            )
+            names = (match[1] for match in _NAME.finditer(expression) if match[1])
+            first, _ = self._parts(next(names))
             return [self.value(expression, seed) for seed in self.groups.get(first, [None])]
         except KeyError as error:
             raise NotMeasured(f"{error.args[0]} was not measured") from None
@@ -205,10 +191,8 @@ class Table:
             (values, why), returning = (
                 self._decided(measure.format(sinks=kind), needed.split()) for kind in KINDS
             )
-            shown = (returning[0] or None) if "{sinks}" in measure else None
-            found.append(
-                Claim(name, statement, stated, values, on_return=shown, undecided=why, **bounds)
-            )
+            bounds["on_return"] = (returning[0] or None) if "{sinks}" in measure else None
+            found.append(Claim(name, statement, stated, values, undecided=why, **bounds))
         return found
 
     def _decided(self, measure: str, needed: Collection[str]) -> tuple[list[float], str | None]:
