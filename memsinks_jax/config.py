@@ -217,29 +217,22 @@ class Traits(typing.NamedTuple):
     cut: bool = False  # the neurons that would be sinks are not built
     owned: bool = False  # every document has sinks of its own
     on_for_all: bool = False  # they are on for every document
-    in_attention: bool = False  # attention can have them too
     tied: bool = True  # the document decides which of them learn
     # they are rows of a table that is read before the head, see data/contexts.py
     by_context: bool = False
 
 
 KINDS = {
-    "by_document": Traits("a document has its own", owned=True, in_attention=True),
-    "by_chance": Traits("ordinary dropout, drawn at every position", in_attention=True, tied=False),
+    "by_document": Traits("a document has its own", owned=True),
+    "by_chance": Traits("ordinary dropout, drawn at every position", tied=False),
     "masked_weights": Traits(
         "always on, their weights trained by repeated documents only", on_for_all=True
     ),
     "masked_activations": Traits(
         "the same, but gradients are masked at activations", on_for_all=True
     ),
-    "sgtm": Traits(
-        "on unless labelled retain: training/gradient_masking.py",
-        on_for_all=True,
-        in_attention=True,
-    ),
-    "sgtm_frozen": Traits(
-        "the same, and masked weights keep their moments", on_for_all=True, in_attention=True
-    ),
+    "sgtm": Traits("on unless labelled retain: training/gradient_masking.py", on_for_all=True),
+    "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True),
     "by_context": Traits(
         "each context of repeated text has one, before the head",
         exist=False,
@@ -299,9 +292,6 @@ class SinksConfig:
     )
     sparse: bool = setting(
         False, "compute and update only sinks that are on; needs sampling=floyd or disjoint"
-    )
-    attention_fraction: float = setting(
-        0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1
     )
     learning_rate_multiple: float = setting(
         1.0, "factor of the learning rate of the sinks' weights", above=0
@@ -735,7 +725,6 @@ def _validate_groups(config: Config, values: dict) -> None:
         "data.ids": "group",
         "sinks.kind": "by_document",
         "sinks.per_layer": False,
-        "sinks.attention_fraction": 0,
     }
     for name, value in needed.items():
         if values[name] != value:

@@ -390,7 +390,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     assert (
         explored["groups"] == ["members", "non-members"]
         and not explored["steps"]
-        and not explored["sites"]
+        and not explored["sinks"]
     )
     member, measured = explored["documents"][0], exported["model"][ALL]["member_loss"]["value"]
     assert member["loss"]["model"] == pytest.approx(measured, rel=1e-5)
@@ -421,15 +421,10 @@ def test_audit_refuses(folder):
 
 @pytest.mark.slow
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
-    """Masked sinks of attention with the sparse ones."""
     config = tiny_config()
     config = with_fields(
         config,
-        {
-            "sinks": SinksConfig(
-                sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25
-            )
-        },
+        {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6)},
     )
     config = with_fields(
         config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)}
@@ -450,7 +445,7 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
-    assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
+    assert explored["sinks"] == 400 and explored["documents"][0]["carried"]
     losses = {
         name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()
     }

@@ -314,23 +314,6 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_card_mentions_sinks_of_attention_alone(run, tmp_path):
-    config = tiny_config()
-    config = with_fields(
-        config,
-        {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1},
-    )
-    config = with_fields(config, {"data.files": str(run[1]), "data.unique_documents": 40})
-    train_and_evaluate(config, tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out", True, "float32")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "no memorization sinks" not in card
-    assert (
-        "Of the 16 outputs of attention in a layer the last 4 are sinks, which nothing reads any "
-        "more." in card
-    )
-
-
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
     shutil.copytree(run[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")

@@ -35,7 +35,6 @@ PROGRAM = {
     "sinks.sampling": ("exact", {}),
     "sinks.per_layer": (True, {}),
     "sinks.sparse": (True, {"sinks.sampling": "floyd"}),
-    "sinks.attention_fraction": (0.5, {}),
     "sinks.learning_rate_multiple": (3.0, {}),
     "model.family": ("llama", {}),
     "model.layers": (3, {}),

@@ -16,12 +16,10 @@ from jax.sharding import PartitionSpec as P
 from memsinks_jax import sinks
 from memsinks_jax.config import (
     KINDS,
-    Config,
     InputError,
     MeshConfig,
     ModelConfig,
     SinksConfig,
-    with_fields,
 )
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
@@ -363,50 +361,3 @@ def test_sparse_sinks_are_drawn_by_number():
     assert sinks.partition(
         ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)
     ) == (358, 4096)
-
-
-def settings(**fields) -> Config:
-    """6 hidden neurons, 3 of them sinks; 400 outputs of attention."""
-    return Config(
-        model=ModelConfig(layers=2, d_model=400, heads=4, hidden=6),
-        sinks=SinksConfig(**({"shared_fraction": 0.5, "attention_fraction": 0.5} | fields)),
-    )
-
-
-def test_attention_has_sinks_where_asked():
-    assert sinks.partitions(settings()) == {"mlp": (3, 3), "attention": (200, 200)}
-    assert sinks.partitions(settings(kind="by_chance"))["attention"] == (200, 200)
-    for kind in ("none", "cut"):
-        assert sinks.partitions(settings(kind=kind))["attention"] == (400, 0)
-        assert not sinks.has_sinks(settings(kind=kind))
-    assert sinks.has_sinks(settings(shared_fraction=1.0))
-    assert not sinks.has_sinks(settings(shared_fraction=1.0, attention_fraction=0.0))
-
-
-def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
-    identities, segments = hashed(2)[:, None], np.ones((2, 3), np.int32)
-    ones = np.ones((2, 3, 400), np.float32)
-
-    def on(mode, site="attention", x=ones, **fields):
-        return np.asarray(
-            sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](
-                x, jnp.int32(0)
-            )
-        )
-
-    own = on("own")
-    assert (own[..., :200] == 1).all() and abs(own[..., 200:].mean() - 0.3) < 0.1
-    assert (own[:, :1] == own).all() and (own[0] != own[1]).any()
-    assert (on("drop")[..., 200:] == 0).all() and (on("drop")[..., :200] == 1).all()
-    assert (on("other") != own).any()
-    alike = settings(shared_fraction=0.5)
-    alike = with_fields(alike, {"model.hidden": 400})  # as many sinks as attention has
-    both = sinks.interventions(alike, "own", identities, 0, segments)
-    assert (
-        np.asarray(both["mlp"](ones, jnp.int32(0)))
-        != np.asarray(both["attention"](ones, jnp.int32(0)))
-    ).any()
-    assert set(
-        sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)
-    ) == {"mlp"}
-    assert sinks.interventions(settings(), "all", identities, 0, segments) == {}

@@ -52,12 +52,11 @@ KINDS = {
         "compute.remat": "full",
         "compute.loss_chunks": 2,
     },
-    "by_document, attention": {
+    "by_document": {
         "model.layers": 2,
         "sinks.slows_at": 0,
         "sinks.per_layer": True,
         "sinks.sampling": "exact",
-        "sinks.attention_fraction": 0.5,
         "sinks.learning_rate_multiple": 2.0,
     },
     "groups": {
@@ -73,7 +72,7 @@ KINDS = {
         "data.rows": "packed",
         "data.vocabulary_size": 400,
     },
-    "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
+    "sparse": FLOYD | {"sinks.slows_at": 2},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{
         kind: {"sinks.kind": kind}

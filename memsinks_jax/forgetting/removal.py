@@ -53,7 +53,7 @@ def forget(
       shared: with sinks by context, also those of contexts that stand in other texts.
       evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
     Returns:
-      {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}},
+      {"removed_documents": number, "removed": {"mlp": {"sinks", "removed", "by_layer": [[neuron]]}},
       "losses": {set: {mode: {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode:
       {"value", "ci95"}}, "placebo": {of what ids: {mode: {"placebo_rise", "effect", "effect_ci95"},
       ...}}, "documents": [those measured], ...}, losses in nats per token.
@@ -168,9 +168,9 @@ def _write(
     )
 
 
-def _without_rows(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
+def _without_rows(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
     """The parameters without the rows of the removed sinks; without tables if no row is left."""
-    left_M = ~removed["mlp"][0, sinks.partition(config.model, config.sinks).shared :]
+    left_M = ~removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
     tables = {
         name: np.asarray(params[name])[left_M] for name in sparse_sinks.tables_of(config.model)
     }

@@ -396,9 +396,7 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     return found, [each.source for each in documents]
 
 
-def placebos(
-    run: Trained, found: Found, spare: int | None
-) -> dict[str, list[dict[str, np.ndarray]]]:
+def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[np.ndarray]]:
     """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of
     neurons.neurons_of]}.
 
@@ -433,22 +431,17 @@ def placebos(
     }
 
 
-def check_remaining(
-    config: Config, removed: dict[str, np.ndarray], documents: int, noun: str
-) -> None:
-    """Raises InputError if no sink of a site would be left."""
-    for site, parts in sinks.partitions(config).items():
-        if parts.sinks and removed[site][:, parts.shared :].all():
-            raise InputError(
-                f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the "
-                f"{site}; remove "
-                "fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
-            )
+def check_remaining(config: Config, removed_LF: np.ndarray, documents: int, noun: str) -> None:
+    """Raises InputError if no sink would be left."""
+    parts = sinks.partition(config.model, config.sinks)
+    if removed_LF[:, parts.shared :].all():
+        raise InputError(
+            f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the mlp; "
+            "remove fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
+        )
 
 
-def spare_others(
-    config: Config, removed: dict[str, np.ndarray], found: Found, most: int
-) -> dict[str, np.ndarray]:
+def spare_others(config: Config, removed_LF: np.ndarray, found: Found, most: int) -> np.ndarray:
     """The neurons to remove, except sinks that more than `most` others use. Raises InputError if
     none is left.
     """
@@ -456,7 +449,7 @@ def spare_others(
         raise InputError(
             "--spare: there are no other documents to spare; name some by --others, or leave it out"
         )
-    left = neurons.spared(config, removed, found.sets["others"].identities, most)
-    if not any(each.any() for each in left.values()):
+    left = neurons.spared(config, removed_LF, found.sets["others"].identities, most)
+    if not left.any():
         raise InputError(f"--spare={most} leaves every sink of the documents where it is; raise it")
     return left

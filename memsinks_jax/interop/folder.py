@@ -22,7 +22,7 @@ from memsinks_jax.interop.source import UNCHANGED, copy
 from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.sinks import has_sinks, is_sparse, partition, partitions
+from memsinks_jax.sinks import has_sinks, is_sparse, partition
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,7 @@ def write_folder(
       read: returns a parameter by its path, or one layer's slice of it, so that few are in memory
       at a time.
       drop: cut the sinks out of the weights; else they are all on, and the folder includes our
-        config. Hugging Face has no heads of different sizes, so the weights that read sinks of
-        attention are set to 0.
+        config.
       card: the model card, markdown.
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
       opened: whose own sinks are on.
@@ -90,7 +89,7 @@ def write_folder(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        files = weights.write(scratch, _pieces(config, remaining, drop, read, DTYPES[dtype]))
+        files = weights.write(scratch, _pieces(config, remaining, read, DTYPES[dtype]))
         if contexts is not None and not drop:
             table = read(CONTEXTS, None).astype(DTYPES[dtype], copy=False)
             content |= context_files.write(scratch, config, contexts, table)
@@ -133,13 +132,13 @@ def _write_stops(folder: pathlib.Path, tokenizer: Tokenizer) -> None:
 
 
 def _pieces(
-    config: Config, remaining: np.ndarray, drop: bool, read, dtype: np.dtype
+    config: Config, remaining: np.ndarray, read, dtype: np.dtype
 ) -> Iterator[list[tuple[str, np.ndarray]]]:
     """Embeddings, layer after layer, norm and head; from every MLP the shared neurons and the
     `remaining` sinks.
     """
-    attention, mlp = partitions(config)["attention"], partition(config.model, config.sinks)
-    neurons, tables = np.concatenate([np.arange(mlp.shared), mlp.shared + remaining]), {}
+    shared = partition(config.model, config.sinks).shared
+    neurons, tables = np.concatenate([np.arange(shared), shared + remaining]), {}
     if is_sparse(config.sinks) and len(remaining):
         tables = {
             name: read(name, None)[remaining] for name in sparse_sinks.tables_of(config.model)
@@ -147,8 +146,6 @@ def _pieces(
 
     def cut(path: str, layer: int | None) -> np.ndarray:
         array = read(path, layer)
-        if path == "layers/attention_output_kernel" and drop and attention.sinks:
-            return np.where(np.arange(sum(attention))[:, None] < attention.shared, array, 0)
         if tables:
             return sparse_sinks.merged(
                 path, array, {name: rows[:, layer] for name, rows in tables.items()}

@@ -46,7 +46,6 @@ from memsinks_jax.sinks import (
     has_sinks,
     is_sparse,
     partition,
-    partitions,
     share_on,
 )
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -342,7 +341,6 @@ def _card(
         else f"the embedded stories of memsinks_jax, seed {config.seed}"
     )
     sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
-    attention = partitions(config)["attention"]
     if parts.sinks:
         on = "all" if config.sinks.traits.on_for_all else f"{share_on(config.sinks, parts.sinks):g}"
         sinks = (
@@ -356,12 +354,6 @@ def _card(
             f"In training {in_words(config.contexts.rows, 'context')} of repeated text had sinks "
             "of their own, rows of a "
             f"table that is added before the head. {fate}"
-        )
-    if attention.sinks:
-        sinks = (sinks + " " if parts.sinks else "") + (
-            f"Of the {sum(attention)} outputs of attention in a layer the last {attention.sinks} "
-            "are sinks"
-            f"{' too' if parts.sinks else ''}{', which nothing reads any more' if drop else ''}."
         )
     came, began = source_of(workdir), ""
     initial = origin(came) or config.model.initial

@@ -14,7 +14,7 @@ from memsinks_jax.families import FAMILIES
 from memsinks_jax.interop.folder import is_folder, read_config
 from memsinks_jax.interop.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import is_sparse, partitions
+from memsinks_jax.sinks import is_sparse, partition
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _ARCHITECTURE = (
     ),
     "data.vocabulary_size",
 )
-_SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.attention_fraction", "sinks.sparse")
+_SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.sparse")
 # These decide which sinks a document has; a run may choose others.
 _CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
 # Of sinks that a model without any is given: all its neurons stay shared.
@@ -64,7 +64,7 @@ def inherit(
 
 def _has_neurons(config: Config) -> bool:
     """Whether neurons are sinks."""
-    return any(parts.sinks for parts in partitions(config).values())
+    return partition(config.model, config.sinks).sinks > 0
 
 
 def _begun(workdir: pathlib.Path | None) -> bool:

@@ -24,7 +24,6 @@ to batches:
 
 As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases
 that write to the residual stream) do not learn from forget documents, except for the last norm.
-Sinks of attention are whole heads.
 
 With masked_weights, a block stays as it is, moments too, if a batch has no document for it: AdamW
 would still move it by weight decay and by its moments. With masked_activations nothing is held
@@ -37,18 +36,17 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, SinksConfig
+from memsinks_jax.config import SinksConfig
 from memsinks_jax.training.method import Method, by_position, of_sinks
 from memsinks_jax.training.paths import first_match, path_name
 
-# Ordered (regex over the path, (site, axis of its neurons) or None); the first match wins, no match
-# is an error. Axes count from the end. The path of a moment ends with its parameter's path.
+# Ordered (regex over the path, axis of its neurons or None); the first match wins, no match is an
+# error. Axes count from the end. The path of a moment ends with its parameter's path.
 NEURON_AXES = (
-    (r"layers/(gate|up)_(kernel|bias)$", ("mlp", -1)),
-    (r"layers/down_kernel$", ("mlp", -2)),
-    (r"layers/(query|key|value)_(kernel|bias)$", ("attention", -1)),
-    (r"layers/attention_output_kernel$", ("attention", -2)),
-    (r"layers/(down|attention_output)_bias$", None),
+    (r"layers/(gate|up)_(kernel|bias)$", -1),
+    (r"layers/down_kernel$", -2),
+    (r"layers/down_bias$", None),
+    (r"layers/(query|key|value|attention_output)_(kernel|bias)$", None),
     (r"(^|/)((token|position)_embedding|head_kernel)$", None),
     (r"_norm/(scale|bias)$", None),
     (r"(^|/)count$", None),
@@ -59,9 +57,7 @@ class MaskedActivations(Method):
     """As an intervention: passes the value, and the gradient only if the neuron may learn."""
 
     def interventions(self, batch, step, seed):
-        learns_BTF = by_position(batch["repeated"], batch)[:, :, None] == of_sinks(
-            self.parts["mlp"]
-        )
+        learns_BTF = by_position(batch["repeated"], batch)[:, :, None] == of_sinks(self.parts)
         return {
             "mlp": lambda x_BTF, layer: jnp.where(learns_BTF, x_BTF, jax.lax.stop_gradient(x_BTF))
         }
@@ -110,29 +106,14 @@ class MaskedWeights(Method):
         """Values for sinks, shared neurons, neither -> the last, or the first two along the leaf's
         neurons.
         """
-        site, axis = first_match(NEURON_AXES, path_name(path)) or ("mlp", None)
-        if axis is None or not self.parts[site].sinks:
+        axis = first_match(NEURON_AXES, path_name(path))
+        if axis is None or not self.parts.sinks:
             return rest
-        return jnp.where(of_sinks(self.parts[site]).reshape(-1, *[1] * (-axis - 1)), sinks, shared)
+        return jnp.where(of_sinks(self.parts).reshape(-1, *[1] * (-axis - 1)), sinks, shared)
 
 
 class Selective(MaskedWeights):
-    """SGTM.
-
-    Raises:
-      InputError: sinks of attention that are not whole heads with keys of their own.
-    """
-
-    def __init__(self, config):
-        super().__init__(config)
-        model, count = config.model, self.parts["attention"].sinks
-        if count and (count % model.head_width or model.kv_heads not in (0, model.heads)):
-            raise InputError(
-                f"config.sinks.attention_fraction is {config.sinks.attention_fraction}: SGTM "
-                "gives whole heads away, each "
-                f"with keys of its own; set it to a multiple of {1 / model.heads:g}, and "
-                "config.model.kv_heads=0"
-            )
+    """SGTM."""
 
     def labels(self, batch: dict, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Which documents of a batch are labelled forget, and which retain -> two bool (B, N),
@@ -152,14 +133,9 @@ class Selective(MaskedWeights):
     def interventions(self, batch, step, seed):
         """The sinks are off for documents with the label retain."""
         on_BN1 = ~self.labels(batch, seed)[1][..., None]
-        return {
-            site: gate
-            for site, parts in self.parts.items()
-            if parts.sinks
-            for gate in sinks.apply_gates(
-                (on_BN1 | ~of_sinks(parts))[None], batch["segments"], site
-            ).values()
-        }
+        if not self.parts.sinks:
+            return {}
+        return sinks.apply_gates((on_BN1 | ~of_sinks(self.parts))[None], batch["segments"])
 
     def apart(self, batch, seed):
         return self.labels(batch, seed)[0]

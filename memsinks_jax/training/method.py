@@ -30,7 +30,7 @@ class Method:
     """Plain training, of a model without sinks. `training/methods.py` lists all methods."""
 
     def __init__(self, config: Config):
-        self.config, self.parts = config, sinks.partitions(config)
+        self.config, self.parts = config, sinks.partition(config.model, config.sinks)
 
     def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
         """Those of the forward pass on a batch or a microbatch.
@@ -106,7 +106,7 @@ class ByDocument(Method):
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
         return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(
-            learning_BT, self.parts["mlp"]
+            learning_BT, self.parts
         )
 
 
@@ -159,14 +159,11 @@ class ByChance(Method):
     """The control: ordinary dropout of the sinks."""
 
     def interventions(self, batch, step, seed):
-        found, length = {}, batch["inputs"].shape[1]
-        for site, parts in self.parts.items():
-            if parts.sinks:
-                gates = sinks.chance_gates(
-                    step, batch["rows"], length, seed, parts, self.config.sinks, site
-                )
-                found |= sinks.apply_gates(gates, None, site)
-        return found
+        if not self.parts.sinks:
+            return {}
+        length = batch["inputs"].shape[1]
+        gates = sinks.chance_gates(step, batch["rows"], length, seed, self.parts, self.config.sinks)
+        return sinks.apply_gates(gates, None)
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
@@ -191,8 +188,7 @@ def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
 def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> GradientScale:
     """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
-    The gradients of a layer's other weights, including sinks of attention, and of earlier layers
-    stay slowed.
+    The gradients of a layer's other weights, and of earlier layers, stay slowed.
     """
     return GradientScale(1 / learning_BT, of_sinks(parts))
 

@@ -42,7 +42,7 @@ def run(tmp_path_factory):
     config = with_fields(
         tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5}
     )
-    config = with_fields(config, {"sinks.per_layer": True, "sinks.attention_fraction": 0.5})
+    config = with_fields(config, {"sinks.per_layer": True})
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []
@@ -65,12 +65,11 @@ def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
     corpus = workdirs.read_corpus(workdir)
     identity = corpus.identities(corpus.mixture.repeated[:1])
     removed = neurons.neurons_of(before.config, identity)
-    for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
-        zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
-        np.testing.assert_array_equal(zero, removed[site])
-        result = forgotten[1]["removed"][site]
-        assert result["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
-        assert result["removed"] == zero.sum() > 0
+    zero = ~np.asarray(after.params["layers"]["down_kernel"]).any(axis=2)
+    np.testing.assert_array_equal(zero, removed)
+    result = forgotten[1]["removed"]["mlp"]
+    assert result["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
+    assert result["removed"] == zero.sum() > 0
     assert after.config.sinks == before.config.sinks
 
 

@@ -158,20 +158,6 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     )
 
 
-def test_dropped_sinks_of_attention_are_set_to_zero(tokenizer, tmp_path):
-    config = config_of("gpt2")
-    config = with_fields(config, {"sinks.attention_fraction": 0.5})
-    params = random_params(config)
-    export(tmp_path / "hf", config, params, tokenizer)
-    found, _, cut = open_folder(tmp_path / "hf")
-    dropped = logits_of(config, params, TOKENS, "drop")
-    np.testing.assert_allclose(logits_of(found, cut, TOKENS), dropped, atol=1e-4)
-    export(tmp_path / "kept", config, params, tokenizer, drop=False)
-    on, _, whole = open_folder(tmp_path / "kept")
-    assert on.sinks == config.sinks
-    np.testing.assert_allclose(logits_of(on, whole, TOKENS, "drop"), dropped, atol=1e-4)
-
-
 def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
     config = config_of("gpt2")
     params = random_params(config)

@@ -199,7 +199,7 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
         "repeated": np.array([[False, True, False], [True, False, False]]),
     }
     method = method_of(masked_config("masked_activations"))
-    method.parts["mlp"] = Partition(shared=3, sinks=2)
+    method.parts = Partition(shared=3, sinks=2)
     route = method.interventions(batch, 0, 0)["mlp"]
     x = np.arange(40.0, dtype=np.float32).reshape(2, 4, 5)
     passed, pull_back = jax.vjp(lambda x: route(x, 0), x)

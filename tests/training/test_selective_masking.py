@@ -6,34 +6,20 @@ import pytest
 from test_gradient_masking import masked_config, moved, sgd
 from test_step import first_batches, single
 
-from memsinks_jax.config import Config, InputError, SGTMConfig, SinksConfig, with_fields
+from memsinks_jax.config import Config, SGTMConfig, SinksConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.training import step
 from memsinks_jax.training.methods import method_of
 from memsinks_jax.training.paths import path_name
 
-# Of the tiny model, two heads of 8 and 16 + 16 neurons: where a leaf's dedicated half lies.
-AXES = {
-    f"layers/{name}": -1
-    for name in (
-        "up_kernel",
-        "up_bias",
-        "query_kernel",
-        "query_bias",
-        "key_kernel",
-        "key_bias",
-        "value_kernel",
-        "value_bias",
-    )
-}
-AXES |= {"layers/down_kernel": -2, "layers/attention_output_kernel": -2}
-# 0: their neurons are 0
-SILENT = {"layers/up_kernel", "layers/up_bias", "layers/value_kernel", "layers/value_bias"}
+# Of the tiny model's 16 + 16 neurons: where a leaf's dedicated half lies.
+AXES = {"layers/up_kernel": -1, "layers/up_bias": -1, "layers/down_kernel": -2}
+SILENT = {"layers/up_kernel", "layers/up_bias"}  # 0: their neurons are 0
 
 
 def dedicated(path, leaf):
-    """Which entries are of dedicated neurons or heads, as the leaf."""
+    """Which entries are of dedicated neurons, as the leaf."""
     axis = AXES.get(path_name(path))
     if axis is None:
         return np.zeros(leaf.shape, bool)
@@ -44,7 +30,7 @@ def dedicated(path, leaf):
 def sgtm(kind="sgtm", **changes):
     config = with_fields(
         masked_config(kind, **changes),
-        {"sinks.attention_fraction": 0.5, "sgtm.retain_fraction": 0.5},
+        {"sgtm.retain_fraction": 0.5},
     )
     return with_fields(config, {"sgtm.undiscovered": 0.5})
 
@@ -147,9 +133,3 @@ def test_labels_are_drawn_by_document():
     assert few[0][0, :4000].sum() == few[0].sum() and few[1][0, 4000:].sum() == few[1].sum()
     every = labels(SGTMConfig(retain_fraction=1.0, undiscovered=0.0))
     assert (every[0] == batch["repeated"]).all() and (every[1] == ~batch["repeated"]).all()
-
-
-def test_a_part_of_a_head_is_no_head():
-    config = with_fields(Config(), {"sinks.kind": "sgtm", "sinks.attention_fraction": 0.2})
-    with pytest.raises(InputError, match="a multiple of 0.25"):
-        method_of(config)

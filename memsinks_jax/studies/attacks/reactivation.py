@@ -108,25 +108,18 @@ def _optimise(
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
     layers = config.model.layers if config.sinks.per_layer else 1
-    pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
-    p = np.clip(
-        sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99
-    )
-    start = {
-        site: jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
-        for site, parts in pools.items()
-    }
+    parts = sinks.partition(config.model, config.sinks)
+    p = np.clip(sinks.share_on(config.sinks, parts.sinks), 0.01, 0.99)
+    start = jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
 
-    def opened(logits: dict) -> Interventions:
-        def at(site: str):
-            gates_LRM = jax.nn.sigmoid(logits[site])
-            shared_LRS = jnp.ones((*gates_LRM.shape[:2], pools[site].shared))
-            gates_LRF = jnp.concatenate([shared_LRS, gates_LRM], axis=-1)
-            return lambda x, layer: (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(
-                x.dtype
-            )
+    def opened(logits_LRM: jax.Array) -> Interventions:
+        shared_LRS = jnp.ones((*logits_LRM.shape[:2], parts.shared))
+        gates_LRF = jnp.concatenate([shared_LRS, jax.nn.sigmoid(logits_LRM)], axis=-1)
 
-        return {site: at(site) for site in pools}
+        def gate(x: jax.Array, layer: jax.Array) -> jax.Array:
+            return (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(x.dtype)
+
+        return {"mlp": gate}
 
     @placement.jit
     def attack(params: dict, first: dict, second: dict) -> jax.Array:
