@@ -50,7 +50,7 @@ from memsinks_jax.sinks import (
 )
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
-from memsinks_jax.training.step import init_state
+from memsinks_jax.training.step import init_params
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _open(workdir: pathlib.Path) -> _Opened:
         )
     config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
     checkpoints = Checkpoints(workdir)
-    checkpoints.check_params(jax.eval_shape(lambda: init_state(config, 1)).params)
+    checkpoints.check_params(jax.eval_shape(lambda: init_params(config)))
     opened = opened_in(workdir, config, checkpoints.newest() or 0)
     return _Opened(
         config,

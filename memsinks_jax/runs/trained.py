@@ -22,7 +22,7 @@ from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import sharding
 from memsinks_jax.training.checkpoint import Checkpoints
-from memsinks_jax.training.step import init_state
+from memsinks_jax.training.step import init_params
 
 _SPLIT = MeshConfig(fsdp=-1)
 _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
@@ -113,7 +113,7 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     except InputError:
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
     tokenizer = workdirs.read_tokenizer(workdir)
-    shapes = jax.eval_shape(lambda: init_state(config, steps=1)).params
+    shapes = jax.eval_shape(lambda: init_params(config))
     checkpoints = Checkpoints(workdir)
     params = checkpoints.restore_params(sharding.placed(shapes, mesh), step)
     step = step or checkpoints.newest()
