@@ -178,39 +178,8 @@ class CanariesConfig:
     place: str = choice("end", "of the document", end="", start="")
 
 
-@dataclasses.dataclass(frozen=True)
-class GoldfishConfig:
-    """Leaves tokens out of the loss, chosen by a hash of the tokens before them (Hans et al. 2024)."""
-
-    every: int = setting(0, "the paper's k: leave out one token in k; 0: none", 0)
-    context: int = setting(13, "the paper's h: number of preceding tokens to hash", 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class SGTMConfig:
-    """Selective gradient masking: which documents have labels (arXiv 2512.05648,
-    training/gradient_masking.py).
-    """
-
-    retain_fraction: float = setting(
-        0.25, "fraction of the documents read once that are labelled retain", 0, 1
-    )
-    undiscovered: float = setting(
-        0.0, "fraction of the repeated documents that have no label", 0, 1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivateConfig:
-    """DP-SGD (Abadi et al. 2016, training/private.py)."""
-
-    noise_multiplier: float = setting(
-        0.0, "standard deviation of the noise on summed gradients / clip_norm; 0: off", 0
-    )
-
-
 class Traits(typing.NamedTuple):
-    """What a model has with a kind of sinks. training/methods.py has what a kind does to a step."""
+    """What a model has with a kind of sinks. training/method.py has what a kind does to a step."""
 
     about: str
     exist: bool = True
@@ -225,14 +194,7 @@ class Traits(typing.NamedTuple):
 KINDS = {
     "by_document": Traits("a document has its own", owned=True),
     "by_chance": Traits("ordinary dropout, drawn at every position", tied=False),
-    "masked_weights": Traits(
-        "always on, their weights trained by repeated documents only", on_for_all=True
-    ),
-    "masked_activations": Traits(
-        "the same, but gradients are masked at activations", on_for_all=True
-    ),
-    "sgtm": Traits("on unless labelled retain: training/gradient_masking.py", on_for_all=True),
-    "sgtm_frozen": Traits("the same, and masked weights keep their moments", on_for_all=True),
+    "always": Traits("on for every document; training.method is how they learn", on_for_all=True),
     "by_context": Traits(
         "each context of repeated text has one, before the head",
         exist=False,
@@ -503,6 +465,9 @@ class OptimizerConfig:
 class TrainingConfig:
     """How long, how often, how many."""
 
+    method: str = setting(
+        "", "another method of training: MODULE:CLASS,SETTING=VALUE,...; empty: ours"
+    )
     batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
     epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
@@ -581,9 +546,6 @@ class Config:
     data: DataConfig = DataConfig()
     general: GeneralConfig = GeneralConfig()
     canaries: CanariesConfig = CanariesConfig()
-    goldfish: GoldfishConfig = GoldfishConfig()
-    sgtm: SGTMConfig = SGTMConfig()
-    private: PrivateConfig = PrivateConfig()
     sinks: SinksConfig = SinksConfig()
     contexts: ContextsConfig = ContextsConfig()
     model: ModelConfig = ModelConfig()
@@ -616,17 +578,6 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
-    if config.sinks.traits.by_context and config.private.noise_multiplier:
-        raise InputError(
-            "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context "
-            "gives sinks steps of their "
-            "own; set noise_multiplier to 0, or train variant dp_sgd"
-        )
-    if config.goldfish.every == 1:
-        raise InputError(
-            "config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 "
-            "or more"
-        )
     of = {
         "model.heads": "model.d_model",
         "model.kv_heads": "model.heads",

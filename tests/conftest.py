@@ -150,8 +150,6 @@ NOT_COMPILED = (
     "canaries.documents",
     "canaries.length",
     "canaries.place",
-    "goldfish.every",
-    "goldfish.context",
     "model.initial",
     "training.epochs",
     "training.steps",

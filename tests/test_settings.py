@@ -17,6 +17,7 @@ from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
+MASKING = "memsinks_jax.studies.methods.gradient_masking"
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of
 # the three tables.
@@ -27,8 +28,6 @@ PROGRAM = {
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
     "sinks.shared_fraction": (0.75, {}),
-    "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
-    "sgtm.undiscovered": (0.5, {"sinks.kind": "sgtm"}),
     "sinks.pool": (40, {}),
     "sinks.active_fraction": (0.6, {}),
     "sinks.active": (3, {}),
@@ -72,7 +71,7 @@ PROGRAM = {
     "optimizer.weight_decay": (0.2, {}),
     "optimizer.clip_norm": (0.5, {}),
     "optimizer.base_multiple": (0.5, {}),
-    "private.noise_multiplier": (0.5, {"sinks.kind": "none"}),
+    "training.method": (f"{MASKING}:MaskedActivations", {"sinks.kind": "always"}),
     "contexts.rate": (0.5, CONTEXT),
     "contexts.reads": (1, CONTEXT),
     "contexts.rows": (512, CONTEXT),
@@ -100,8 +99,6 @@ BATCHES = {
     "contexts.stretch": (4, CONTEXT),
     "contexts.times": (3, {"sinks.kind": "by_context", "contexts.stretch": 4}),
     "contexts.share": (0.0, {"sinks.kind": "by_context", "contexts.stretch": 4}),
-    "goldfish.every": (4, {}),
-    "goldfish.context": (5, {"goldfish.every": 4}),
     "data.rows": ("packed", {}),
     "data.row_length": (128, {}),
     "data.vocabulary_size": (600, {}),
@@ -257,8 +254,16 @@ def of_one_program(besides):
             "sinks.pool": 40,
             "compute.attention": "xla",
         },
-        {"sinks.kind": "sgtm", "sgtm.undiscovered": 0.5, "model.family": "llama"},
-        {"sinks.kind": "none", "private.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},
+        {
+            "sinks.kind": "always",
+            "training.method": f"{MASKING}:Selective,undiscovered=0.5",
+            "model.family": "llama",
+        },
+        {
+            "sinks.kind": "none",
+            "training.method": "memsinks_jax.studies.methods.private:Private",
+            "optimizer.schedule": "wsd",
+        },
     ],
     ids=lambda besides: next(iter(besides)),
 )

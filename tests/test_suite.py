@@ -15,6 +15,7 @@ from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import VARIANTS
 
 
 def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
@@ -42,9 +43,8 @@ def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
 # What training/step.py and training/program.py build: {kind of step: its fields}.
 FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
 KINDS = {
-    "slowed, goldfish, watched, accumulated, memory": {
+    "slowed, watched, accumulated, memory": {
         "sinks.slows_at": 2,
-        "goldfish.every": 4,
         "monitor.every": 4,
         "training.spike_sigma": 6.0,
         "compute.accumulate": 2,
@@ -79,7 +79,10 @@ KINDS = {
         for kind in RULES["sinks.kind"].choices
         if kind not in ("by_document", "none")
     },
-    "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
+    **{
+        name: VARIANTS[name]
+        for name in ("gradient_masking", "gradient_detach", "sgtm", "dp_sgd", "goldfish")
+    },
     "none, llama": {
         "sinks.kind": "none",
         "model.family": "llama",

@@ -6,14 +6,15 @@ trains everything but its sinks less and less, and its sinks as before. The grad
 scaled down, that of the sinks' weights back up.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax import sinks
-from memsinks_jax.config import Config, SinksConfig
+from memsinks_jax import plugin, sinks
+from memsinks_jax.config import Config, InputError, SinksConfig
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
@@ -27,10 +28,19 @@ LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divide
 
 
 class Method:
-    """Plain training, of a model without sinks. `training/methods.py` lists all methods."""
+    """Plain training. Methods of others are classes like this one, see plugin.py."""
 
-    def __init__(self, config: Config):
-        self.config, self.parts = config, sinks.partition(config.model, config.sinks)
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        """Numbers that `config.training.method` may set, each a `config.setting`."""
+
+    # (settings, a document's tokens with its end of text, start, stop) -> which of those from start
+    # to before stop count in the loss, bool; None: all do
+    counted: Callable | None = None
+
+    def __init__(self, config: Config, settings: Settings | None = None):
+        self.config, self.settings = config, settings
+        self.parts = sinks.partition(config.model, config.sinks)
 
     def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
         """Those of the forward pass on a batch or a microbatch.
@@ -164,6 +174,21 @@ class ByChance(Method):
         length = batch["inputs"].shape[1]
         gates = sinks.chance_gates(step, batch["rows"], length, seed, self.parts, self.config.sinks)
         return sinks.apply_gates(gates, None)
+
+
+_OF_KINDS = {"by_document": ByDocument, "by_context": ByContext, "by_chance": ByChance}
+
+
+def method_of(config: Config) -> Method:
+    """That of a run. Raises InputError if it cannot train the config's model."""
+    ours, other = _OF_KINDS.get(config.sinks.kind), plugin.method_class(config)
+    if ours and other:
+        raise InputError(
+            f"config.sinks.kind is {config.sinks.kind}, which has a method of its own; with "
+            "config.training.method set it to always, none or cut"
+        )
+    method, *settings = other or (ours or Method,)
+    return method(config, *settings)
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:

@@ -13,7 +13,7 @@ import optax
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import first_match, path_name
 
 # Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an

@@ -17,8 +17,7 @@ from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import active_rows, monitor
 from memsinks_jax.training.guard import Guard, check_update, init_guard
-from memsinks_jax.training.method import slowed
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of, slowed
 from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer, split
 
 

@@ -12,7 +12,7 @@ from test_step import first_batches, one_step, train
 
 from memsinks_jax import sinks
 from memsinks_jax.api import Model
-from memsinks_jax.config import Config, InputError, MeshConfig, validate, with_fields
+from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
@@ -192,16 +192,6 @@ def test_text_is_written_as_it_is_read(workdir):
         )
     dropped = generator(prompts, Settings(60, temperature=0, sinks="drop"))
     assert dropped[1].tokens.tolist() != written[1].tokens.tolist()
-
-
-def test_noise_on_gradients_is_refused():
-    config = with_fields(
-        tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1}
-    )
-    with pytest.raises(
-        InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"
-    ):
-        validate(config)
 
 
 def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):

@@ -116,7 +116,7 @@ def test_muon_would_move_sinks_among_its_columns(tiny):
     for kind, refused in (
         ("by_document", True),
         ("none", False),
-        ("masked_weights", True),
+        ("always", True),
         ("by_chance", False),
     ):
         tiny = with_fields(tiny, {"sinks.kind": kind})

@@ -16,7 +16,7 @@ from memsinks_jax.data.packing import Piece, row_of
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.step import init_state, make_train_step
 
 

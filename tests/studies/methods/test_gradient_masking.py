@@ -15,14 +15,17 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.sinks import Partition
 from memsinks_jax.training import sharding, step
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import path_name
 
 SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
 
-def masked_config(kind="masked_weights", **changes):
-    config = with_fields(tiny_config(), {"sinks.kind": kind})
+def masked_config(method="MaskedWeights", **changes):
+    where = "memsinks_jax.studies.methods.gradient_masking"
+    config = with_fields(
+        tiny_config(), {"sinks.kind": "always", "training.method": f"{where}:{method}"}
+    )
     for name, value in changes.items():
         section = "data" if name == "rows" else "model"
         config = with_fields(config, {f"{section}.{name}": value})
@@ -128,11 +131,11 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
 def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
     family, rows, accumulate, power, learned, monkeypatch
 ):
-    config = masked_config("by_document", family=family, rows=rows)
+    slowed = {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power}
     config = with_fields(
-        config, {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power}
+        tiny_config(),
+        slowed | {"model.family": family, "data.rows": rows, "compute.accumulate": accumulate},
     )
-    config = with_fields(config, {"compute.accumulate": accumulate})
     batch = mixed_batch(config)
     batch |= {
         "seen": np.where(batch["repeated"], 9, 2).astype(np.int32),
@@ -184,7 +187,7 @@ def test_adamw_moves_no_block_that_the_batch_does_not_train():
 
 def test_detached_activations_still_train_the_down_projection(monkeypatch):
     """The reference's trick: columns of the up projection stay, rows of the down projection do not."""
-    config = masked_config("masked_activations")
+    config = masked_config("MaskedActivations")
     found = moved(config, only(mixed_batch(config), True), monkeypatch)
     assert not found["layers/up_kernel", "shared"].any()
     assert not found["layers/up_bias", "shared"].any()
@@ -198,7 +201,7 @@ def test_detached_activations_pass_the_value_and_the_gradient_of_their_own():
         "segments": np.array([[1, 1, 2, 3], [1, 0, 0, 0]]),
         "repeated": np.array([[False, True, False], [True, False, False]]),
     }
-    method = method_of(masked_config("masked_activations"))
+    method = method_of(masked_config("MaskedActivations"))
     method.parts = Partition(shared=3, sinks=2)
     route = method.interventions(batch, 0, 0)["mlp"]
     x = np.arange(40.0, dtype=np.float32).reshape(2, 4, 5)

@@ -6,11 +6,12 @@ import pytest
 from test_gradient_masking import masked_config, moved, sgd
 from test_step import first_batches, single
 
-from memsinks_jax.config import Config, SGTMConfig, SinksConfig, with_fields
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.studies.methods.gradient_masking import Selective
 from memsinks_jax.training import step
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import path_name
 
 # Of the tiny model's 16 + 16 neurons: where a leaf's dedicated half lies.
@@ -27,12 +28,8 @@ def dedicated(path, leaf):
     return np.broadcast_to(last.reshape(-1, *[1] * (-axis - 1)), leaf.shape)
 
 
-def sgtm(kind="sgtm", **changes):
-    config = with_fields(
-        masked_config(kind, **changes),
-        {"sgtm.retain_fraction": 0.5},
-    )
-    return with_fields(config, {"sgtm.undiscovered": 0.5})
+def sgtm(kind="Selective", **changes):
+    return masked_config(f"{kind},retain_fraction=0.5,undiscovered=0.5", **changes)
 
 
 def by_label(config, batch):
@@ -103,33 +100,29 @@ def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
         np.testing.assert_allclose(one - other, wanted, atol=2e-6, err_msg=path_name(path))
 
 
-@pytest.mark.parametrize("kind", ["sgtm", "sgtm_frozen"])
+@pytest.mark.parametrize("kind", ["Selective", "SelectiveFrozen"])
 def test_moments_and_decay_move_what_is_masked_unless_frozen(kind):
     config = sgtm(kind)
     batch = labelled(config)
     for label, side in (("forget", "shared"), ("retain", "sinks")):
         only = batch | {"weights": np.where(by_label(config, batch)[label], batch["weights"], 0)}
         change = moved(config, only)["layers/up_kernel", side]
-        assert change.any() == (kind == "sgtm"), (label, side)
+        assert change.any() == (kind == "Selective"), (label, side)
 
 
 def test_labels_are_drawn_by_document():
     ids = np.random.default_rng(0).integers(2**32, size=(1, 8000, 2), dtype=np.uint32)
     batch = {"identities": ids, "repeated": np.arange(8000)[None] < 4000}
 
-    def labels(settings):
-        return method_of(Config(sinks=SinksConfig(kind="sgtm"), sgtm=settings)).labels(
-            batch, np.uint32(0)
-        )
+    def labels(**settings):
+        return Selective(Config(), Selective.Settings(**settings)).labels(batch, np.uint32(0))
 
-    few, many = (
-        labels(SGTMConfig(retain_fraction=0.25, undiscovered=share)) for share in (0.2, 0.4)
-    )
+    few, many = (labels(retain_fraction=0.25, undiscovered=share) for share in (0.2, 0.4))
     assert few[0].sum() == pytest.approx(3200, abs=100) and many[0].sum() == pytest.approx(
         2400, abs=125
     )
     assert few[1].sum() == pytest.approx(1000, abs=110)
     assert (few[1] == many[1]).all() and not (many[0] & ~few[0]).any()
     assert few[0][0, :4000].sum() == few[0].sum() and few[1][0, 4000:].sum() == few[1].sum()
-    every = labels(SGTMConfig(retain_fraction=1.0, undiscovered=0.0))
+    every = labels(retain_fraction=1.0)
     assert (every[0] == batch["repeated"]).all() and (every[1] == ~batch["repeated"]).all()

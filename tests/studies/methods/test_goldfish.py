@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from test_packing import END, T, make
 
-from memsinks_jax.data.goldfish import counted
+from memsinks_jax.studies.methods.goldfish import Goldfish
 
 EVERY, CONTEXT = 4, 5
+GOLDFISH = "memsinks_jax.studies.methods.goldfish:Goldfish,every={},context={}"
+
+
+def counted(tokens, start, stop, every=EVERY, context=CONTEXT):
+    return Goldfish.counted(Goldfish.Settings(every, context), tokens, start, stop)
 
 
 def passage(length, seed=0):
@@ -16,28 +21,27 @@ def passage(length, seed=0):
 
 
 def test_one_in_k_is_left_out():
-    mask = counted(passage(100_000), 0, 100_000, EVERY, CONTEXT)
+    mask = counted(passage(100_000), 0, 100_000)
     assert mask[CONTEXT:].mean() == pytest.approx(1 - 1 / EVERY, abs=0.01)
     assert mask[:CONTEXT].all()
-    assert counted(passage(100), 0, 100, 0, CONTEXT).all()
 
 
 def test_the_context_alone_decides():
     """Not the token itself, not where it stands; but every token of the context, and their order."""
     tokens = passage(400)
-    mask = counted(tokens, 0, 400, EVERY, CONTEXT)
-    moved = counted(np.concatenate([passage(37, seed=1), tokens]), 0, 437, EVERY, CONTEXT)
+    mask = counted(tokens, 0, 400)
+    moved = counted(np.concatenate([passage(37, seed=1), tokens]), 0, 437)
     assert (moved[37 + CONTEXT :] == mask[CONTEXT:]).all()
     for place in range(CONTEXT, 400):
         changed = tokens.copy()
         changed[place:] += 1
-        assert counted(changed, 0, 400, EVERY, CONTEXT)[place] == mask[place]
+        assert counted(changed, 0, 400)[place] == mask[place]
     starts = range(0, 400 - CONTEXT, CONTEXT + 1)
     for before in range(1, CONTEXT + 1):
         changed = tokens.copy()
         places = np.array([start + CONTEXT for start in starts])
         changed[places - before] += 1
-        differing = (counted(changed, 0, 400, EVERY, CONTEXT) != mask)[places].mean()
+        differing = (counted(changed, 0, 400) != mask)[places].mean()
         assert differing == pytest.approx(2 * (1 / EVERY) * (1 - 1 / EVERY), abs=0.2)
     orders = [
         counted(np.array([*order, 9], np.int32), 0, 4, 2, 3)[3]
@@ -48,9 +52,9 @@ def test_the_context_alone_decides():
 
 def test_any_part_of_a_document_is_masked_as_the_whole_is():
     tokens = passage(60)
-    whole = counted(tokens, 0, 60, EVERY, CONTEXT)
+    whole = counted(tokens, 0, 60)
     for start, stop in itertools.combinations(range(0, 61, 3), 2):
-        assert (counted(tokens, start, stop, EVERY, CONTEXT) == whole[start:stop]).all()
+        assert (counted(tokens, start, stop) == whole[start:stop]).all()
 
 
 @pytest.mark.parametrize("rows", ["one_document", "packed"])
@@ -58,7 +62,7 @@ def test_rows_leave_out_the_same_tokens_of_a_document_at_every_repeat(rows):
     """Documents cut anywhere: tokens are unique, so each is identified; end of text is not, and is
     left aside.
     """
-    made, plan, tokens, _ = make([30, 45, 7, 12, 50, 33], rows=rows, goldfish=(3, 4))
+    made, plan, tokens, _ = make([30, 45, 7, 12, 50, 33], rows=rows, method=GOLDFISH.format(3, 4))
     plain = make([30, 45, 7, 12, 50, 33], rows=rows)[0]
     expected = {}
     for document in tokens:

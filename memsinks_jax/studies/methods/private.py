@@ -4,25 +4,31 @@ optax's aggregation.
 It protects a row. A document that is read k times is in k of them. No epsilon is computed here.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, setting
 from memsinks_jax.training.method import Method
 
 
 class Private(Method):
     """Of a model without sinks, a whole batch at once. Rows are clipped, and nothing else is."""
 
-    def __init__(self, config):
-        super().__init__(config)
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        noise_multiplier: float = setting(
+            0.1, "standard deviation of the noise on summed gradients / clip_norm", above=0
+        )
+
+    def __init__(self, config, settings):
+        super().__init__(config, settings)
         if config.sinks.kind != "none" or config.compute.accumulate > 1:
             raise InputError(
-                f"config.private.noise_multiplier is {config.private.noise_multiplier:g}, and "
-                "DP-SGD trains a model without "
-                "sinks, a whole batch at once; set config.sinks.kind=none and "
-                "config.compute.accumulate=1"
+                "config.training.method is DP-SGD, which trains a model without sinks, a whole "
+                "batch at once; set config.sinks.kind=none and config.compute.accumulate=1"
             )
 
     def gradients(self, losses, params, batch, tokens, step, seed):
@@ -41,7 +47,7 @@ class Private(Method):
 
         loss_B, gradients_B = jax.vmap(of_row)(batch)
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
-        norm, noise = self.config.optimizer.clip_norm, self.config.private.noise_multiplier
+        norm, noise = self.config.optimizer.clip_norm, self.settings.noise_multiplier
         aggregate = optax.contrib.differentially_private_aggregate(norm, noise, key)
         found, _ = aggregate.update(gradients_B, aggregate.init(params))
         tokens_B = batch["weights"].sum(axis=1)

@@ -6,11 +6,11 @@ from a position depends on whether its document is repeated. Parameters of no ML
 embeddings, norms, the down projection's bias) learn from all documents. There are two kinds, which
 are different methods:
 
-  masked_weights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
-                       The gradient to earlier layers is complete. This is the paper's text and its theory.
-  masked_activations   if a neuron must not learn, its activation is a constant for the gradient. This is the code that the
-                       paper follows (Cloud et al. 2024). The neuron's weights of the down projection still learn from all
-                       documents, and earlier layers learn only through the neurons that may learn.
+  MaskedWeights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
+                      The gradient to earlier layers is complete. This is the paper's text and its theory.
+  MaskedActivations   if a neuron must not learn, its activation is a constant for the gradient. This is the code that the
+                      paper follows (Cloud et al. 2024). The neuron's weights of the down projection still learn from all
+                      documents, and earlier layers learn only through the neurons that may learn.
 
 Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not
 to batches:
@@ -19,24 +19,25 @@ to batches:
   retain      a share of the others: the sinks are off in the forward pass, so everything but the sinks learns
   unlabelled  the rest, with the unknown repeated documents: nothing is masked, and everything learns
 
-  sgtm         one AdamW for all: a masked gradient is 0, and weights still move by moments and decay
-  sgtm_frozen  weights that no document of a batch trains stay as they are, moments too
+  Selective        one AdamW for all: a masked gradient is 0, and weights still move by moments and decay
+  SelectiveFrozen  weights that no document of a batch trains stay as they are, moments too
 
 As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases
 that write to the residual stream) do not learn from forget documents, except for the last norm.
 
-With masked_weights, a block stays as it is, moments too, if a batch has no document for it: AdamW
-would still move it by weight decay and by its moments. With masked_activations nothing is held
+With MaskedWeights, a block stays as it is, moments too, if a batch has no document for it: AdamW
+would still move it by weight decay and by its moments. With MaskedActivations nothing is held
 back, as in that code.
 """
 
+import dataclasses
 import re
 
 import jax
 import jax.numpy as jnp
 
 from memsinks_jax import sinks
-from memsinks_jax.config import SinksConfig
+from memsinks_jax.config import SinksConfig, setting
 from memsinks_jax.training.method import Method, by_position, of_sinks
 from memsinks_jax.training.paths import first_match, path_name
 
@@ -115,6 +116,15 @@ class MaskedWeights(Method):
 class Selective(MaskedWeights):
     """SGTM."""
 
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        retain_fraction: float = setting(
+            0.25, "fraction of the documents read once that are labelled retain", 0, 1
+        )
+        undiscovered: float = setting(
+            0.0, "fraction of the repeated documents that have no label", 0, 1
+        )
+
     def labels(self, batch: dict, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Which documents of a batch are labelled forget, and which retain -> two bool (B, N),
         drawn by id.
@@ -125,7 +135,7 @@ class Selective(MaskedWeights):
                 batch["identities"], seed, 1, SinksConfig(active_fraction=share), 1
             )[0, ..., 0]
 
-        repeated_BN, settings = batch["repeated"], self.config.sgtm
+        repeated_BN, settings = batch["repeated"], self.settings
         return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(
             settings.retain_fraction
         )
