@@ -476,22 +476,19 @@ class TrainingConfig:
     checkpoint_every: int = setting(
         200, "steps between two checkpoints; the last step is always saved", 1, free=True
     )
-    checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
     keep_every: int = setting(
-        0, "also keep those whose step is a multiple of this; 0: none", 0, free=True
+        0,
+        "besides the two newest checkpoints keep those whose step is a multiple of this; 0: none",
+        0,
+        free=True,
     )
-    keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
     spike_sigma: float = setting(
-        0.0, "skip updates whose loss is N standard deviations above the mean; 0: none", 0
-    )
-    spike_window: int = setting(
-        128, "number of accepted losses, the last ones, that mean and deviation are of", 2
+        0.0,
+        "skip updates whose loss is N standard deviations above the mean of the last; 0: none",
+        0,
     )
     skips_in_a_row: int = setting(
         10, "end the run after N skipped updates in a row (not finite, spikes)", 1, free=True
-    )
-    stall_seconds: float = setting(
-        300.0, "report a longer step, evaluation or save, with traces", above=0, free=True
     )
 
 
@@ -504,9 +501,6 @@ class MonitorConfig:
     every: int = setting(0, "steps between two checks; 0: off", 0)
     seen_over: int = setting(
         16, "encounters before a document is flagged, from the next check on", 1, free=True
-    )
-    probes: int = setting(
-        16, "flagged documents whose loss is measured, with sinks dropped and on", 1, free=True
     )
     counters: int = setting(65_536, "counters per row of the frequency sketch", 16, 2**30)
 
@@ -610,11 +604,6 @@ def validate(config: Config) -> Config:
             "one of them out"
         )
     _validate_groups(config, values)
-    if config.training.keep_best and not data.held_out_documents:
-        raise InputError(
-            "config.training.keep_best goes by held-out documents; raise "
-            "config.data.held_out_documents"
-        )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(

@@ -158,13 +158,9 @@ NOT_COMPILED = (
     "training.log_every",
     "training.evaluate_every",
     "training.checkpoint_every",
-    "training.checkpoints_to_keep",
     "training.keep_every",
-    "training.keep_best",
     "training.skips_in_a_row",
-    "training.stall_seconds",
     "monitor.seen_over",
-    "monitor.probes",
 )
 
 

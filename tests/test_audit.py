@@ -426,9 +426,7 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
         config,
         {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6)},
     )
-    config = with_fields(
-        config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)}
-    )
+    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, counters=4096)})
     config = with_fields(
         config,
         {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10},

@@ -44,12 +44,13 @@ from memsinks_jax.training.checkpoint import (
     library_versions,
 )
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
-from memsinks_jax.training.monitor import Monitor
+from memsinks_jax.training.monitor import PROBES, Monitor
 from memsinks_jax.training.program import Program, train_program
 from memsinks_jax.training.record import Record
 from memsinks_jax.training.step import TrainState
 from memsinks_jax.training.watchdog import Watchdog
 
+STALL_SECONDS = 300.0  # the watchdog reports a longer step, evaluation or save
 logger = logging.getLogger(__name__)
 
 
@@ -121,10 +122,7 @@ def train_and_evaluate(
         )
 
         def evaluate(which: str) -> None:
-            values = run.measured(
-                "evaluating", lambda: dict(getattr(memorization, which)(run.state.params))
-            )
-            run.held_out_loss = values.get("held_out_loss")
+            run.measured("evaluating", lambda: dict(getattr(memorization, which)(run.state.params)))
 
         def check_documents() -> None:
             """Checks for documents that appear too often."""
@@ -181,7 +179,6 @@ class _Run:
     Attributes:
       step: the last dispatched step.
       state: the state after it.
-      held_out_loss: from an evaluation after it, None without one.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class _Run:
         held: contextlib.ExitStack,
     ):
         config = opened.corpus.config
-        self.step, self.state, self.held_out_loss = opened.start, opened.state(), None
+        self.step, self.state = opened.start, opened.state()
         self._program, self._seed = opened.program, np.uint32(config.seed)
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
@@ -206,10 +203,8 @@ class _Run:
             config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb
         )
         self.record = held.enter_context(contextlib.closing(record))
-        stall, saving = config.training.stall_seconds, opened.checkpoints.saving_seconds
-        self.watchdog = held.enter_context(
-            contextlib.closing(Watchdog(stall, self._describe, saving))
-        )
+        watchdog = Watchdog(STALL_SECONDS, self._describe, opened.checkpoints.saving_seconds)
+        self.watchdog = held.enter_context(contextlib.closing(watchdog))
 
     def next_batch(self) -> dict:
         """This host's rows of the next step."""
@@ -222,7 +217,7 @@ class _Run:
         """Dispatches the next step, then fetches the metrics of the one before, so the device never
         waits for Python.
         """
-        self.step, self.held_out_loss = self.step + 1, None
+        self.step += 1
         self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
         placed = sharding.put_batch(batch, self._program.batch)
         if self._one_at_a_time:
@@ -239,7 +234,7 @@ class _Run:
             self._pending = None
             self.record.step(step, jax.device_get(metrics))
 
-    def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> None:
         """Measures after the step and records it. The time does not count as training."""
         self.fetch()
         self.watchdog.phase(f"{phase} after step {self.step}")
@@ -247,7 +242,6 @@ class _Run:
         with self.record.clock.paused():
             values = measure()
         self.record.measured(self.step, values)
-        return values
 
     def save(self, opened: "_Opened") -> None:
         """Starts saving a checkpoint after the step."""
@@ -256,7 +250,7 @@ class _Run:
         host_memory.give_back()
         self.record.sync()
         ids = opened.sinks_open(self.step).ids if jax.process_index() == 0 else nobody()
-        opened.checkpoints.save(self.step, self.state, self.record.tokens, ids, self.held_out_loss)
+        opened.checkpoints.save(self.step, self.state, self.record.tokens, ids)
 
     def _describe(self) -> str:
         ready = "nothing"
@@ -424,7 +418,7 @@ def _monitor(
     workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened
 ) -> Monitor:
     corpus, config, tokenizer = opened.corpus, opened.corpus.config, opened.corpus.tokenizer
-    size, whole = rows_at_once(config, mesh, config.monitor.probes), reads_whole(config.data)
+    size, whole = rows_at_once(config, mesh, PROBES), reads_whole(config.data)
 
     def as_batches(documents: np.ndarray) -> list[dict]:
         tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)

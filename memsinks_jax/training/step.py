@@ -52,7 +52,7 @@ def init_state(config: Config, steps: int, params: dict | None = None) -> TrainS
         jnp.zeros((), jnp.int32),
         params,
         optimizer,
-        init_guard(config.training),
+        init_guard(),
         monitor.init_sketch(config),
     )
 
