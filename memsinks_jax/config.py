@@ -171,11 +171,10 @@ class GeneralConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CanariesConfig:
-    """Random tokens inserted into repeated documents (TS-Canary, paper section 3.1)."""
+    """Random tokens at the end of repeated documents (TS-Canary, paper section 3.1)."""
 
     documents: int = setting(0, "number of repeated documents that get a canary; -1: all", -1)
     length: int = setting(32, "tokens", 1)
-    place: str = choice("end", "of the document", end="", start="")
 
 
 class Traits(typing.NamedTuple):

@@ -149,7 +149,6 @@ NOT_COMPILED = (
     "general.token_budget",
     "canaries.documents",
     "canaries.length",
-    "canaries.place",
     "model.initial",
     "training.epochs",
     "training.steps",

@@ -86,7 +86,6 @@ BATCHES = {
     "data.repeat_every": (2, {}),
     "canaries.documents": (1, {}),
     "canaries.length": (8, {"canaries.documents": 1}),
-    "canaries.place": ("start", {"canaries.documents": 1}),
     "data.across_documents": (True, {"data.rows": "packed"}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),

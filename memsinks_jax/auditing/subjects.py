@@ -13,7 +13,6 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
@@ -179,23 +178,12 @@ def of_role(
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
     tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    settings, room, carriers = (
-        config.canaries,
-        config.data.row_length - 1,
-        set(corpus.mixture.canaries.tolist()),
-    )
-    if carriers and settings.place == "end":
-        room -= settings.length
+    room, carriers = config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
+    if carriers:
+        room -= config.canaries.length
         tokens = [
-            t[: len(t) - settings.length] if i in carriers else t
+            t[: len(t) - config.canaries.length] if i in carriers else t
             for i, t in zip(indices, tokens, strict=True)
-        ]
-    elif carriers and role != "repeated":
-        share = len(carriers) / len(corpus.mixture.repeated)
-        get = np.diff(np.floor(share * np.arange(len(tokens) + 1))) > 0
-        tokens = [
-            with_canary(config, i, t, corpus.tokenizer) if own else t
-            for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
         ]
     about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
     found = Documents(tokens, corpus.identities(indices), encounters, **about)

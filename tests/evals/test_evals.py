@@ -368,22 +368,21 @@ def test_documents_over_a_row_are_measured_whole(world):
 
 
 def test_canaries_are_measured_alone(world):
-    """Canaries at the start: the losses of rows that end with them."""
     config, _, params = world
     config = from_json(to_json(config), "")
-    config = with_fields(
-        config, {"canaries.documents": 2, "canaries.length": 20, "canaries.place": "start"}
-    )
+    config = with_fields(config, {"canaries.documents": 2, "canaries.length": 20})
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss, EVERYBODY).run(params))
     indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
+    tokens = [corpus.tokens(i) for i in indices]
     rows = document_batches(
-        [corpus.tokens(i) for i in indices],
+        tokens,
         corpus.identities(indices),
-        20,
+        160,
         end,
         2,
         opened=np.ones(2, bool),
+        answers=[np.array([[len(each) - 20, len(each)]]) for each in tokens],
     )
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
         nats, tokens = loss(params, rows, mode)
