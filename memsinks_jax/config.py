@@ -248,9 +248,6 @@ class SinksConfig:
         disjoint="`active` for each group of documents, which no other group has; pool=0: as many as "
         "needed",
     )
-    per_layer: bool = setting(
-        False, "draw in each layer; if off, a document has the same sinks in all layers"
-    )
     sparse: bool = setting(
         False, "compute and update only sinks that are on; needs sampling=floyd or disjoint"
     )
@@ -655,7 +652,6 @@ def _validate_groups(config: Config, values: dict) -> None:
     needed = {
         "data.ids": "group",
         "sinks.kind": "by_document",
-        "sinks.per_layer": False,
     }
     for name, value in needed.items():
         if values[name] != value:

@@ -81,10 +81,10 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
             f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have "
             "no sink; raise it"
         )
-    if is_sparse(sinks) and (sinks.sampling not in ("floyd", "disjoint") or sinks.per_layer):
+    if is_sparse(sinks) and sinks.sampling not in ("floyd", "disjoint"):
         raise InputError(
-            "config.sinks.sparse needs sinks that are known by number, the same in all layers; set "
-            "config.sinks.sampling=floyd and config.sinks.per_layer=False"
+            "config.sinks.sparse needs sinks that are known by number; set "
+            "config.sinks.sampling=floyd"
         )
     return parts
 
@@ -202,37 +202,27 @@ def document_masks(
     seed: int | jax.Array,
     count: int,
     sinks: SinksConfig,
-    layers: int,
     other: bool = False,
 ) -> jax.Array:
-    """Which sinks each document may use.
+    """Which sinks each document may use, the same in all layers.
 
     Args:
       identities: uint32 (..., 2), the ids of the documents.
       seed: the run's seed; another seed gives every document other sinks.
       count: M, sinks in an MLP.
-      layers: layers of the model; used with `sinks.per_layer` only.
       other: draw for a random id instead, a function of the document's id.
     Returns:
-      bool (1, ..., M), or (layers, ..., M) with `sinks.per_layer`.
+      bool (..., M).
     """
     if sinks.sampling == "disjoint":
         chosen = _of_groups(identities, seed, count, sinks, other)
         masks = jnp.zeros((*identities.shape[:-1], count), bool)
-        masks = jnp.put_along_axis(masks, chosen, True, axis=-1, inplace=False, mode="drop")
-        return jnp.broadcast_to(masks, (layers if sinks.per_layer else 1, *masks.shape))
+        return jnp.put_along_axis(masks, chosen, True, axis=-1, inplace=False, mode="drop")
     root = _key(seed, _OTHER if other else _OWN)
-
-    def of_document(identity_2: jax.Array, layer: jax.Array) -> jax.Array:
-        key = _of_document(root, identity_2)
-        if sinks.per_layer:
-            key = jax.random.fold_in(key, layer)
-        return _draw(key, (count,), sinks)
-
-    over_documents = jax.vmap(of_document, in_axes=(0, None))
-    over_layers = jax.vmap(over_documents, in_axes=(None, 0))
-    masks = over_layers(identities.reshape(-1, 2), jnp.arange(layers if sinks.per_layer else 1))
-    return masks.reshape(masks.shape[0], *identities.shape[:-1], count)
+    masks = jax.vmap(lambda identity_2: _draw(_of_document(root, identity_2), (count,), sinks))(
+        identities.reshape(-1, 2)
+    )
+    return masks.reshape(*identities.shape[:-1], count)
 
 
 def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
@@ -283,11 +273,10 @@ def gates_for_mode(
     seed: int | jax.Array,
     parts: Partition,
     sinks: SinksConfig,
-    layers: int,
     opened_BN: jax.Array | None = None,
 ) -> jax.Array | None:
-    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None if all
-    are on.
+    """Gates of the documents of a batch in one of MODES -> bool (B, N, F), or (1, 1, F) if they are
+    the same for all; None if all are on.
 
     Args:
       opened_BN: which documents' own sinks are open, as from `opened` in training; None: all.
@@ -298,8 +287,8 @@ def gates_for_mode(
     if mode == "all" or not parts.sinks or (sinks.traits.on_for_all and mode != "drop"):
         return None
     if mode == "drop":
-        return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)
-    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, layers, mode == "other")
+        return _with_shared(jnp.zeros((1, 1, parts.sinks), bool), parts)
+    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, mode == "other")
     if mode == "own" and opened_BN is not None:
         masks &= opened_BN[..., None]
     return _with_shared(masks, parts)
@@ -399,13 +388,13 @@ def chance_gates(
       its microbatch.
       length: T.
     Returns:
-      bool (1, B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
+      bool (B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
     """
     root = jax.random.fold_in(_key(seed, _CHANCE), step)
     masks = jax.vmap(
         lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks)
     )(rows_B)
-    return _with_shared(masks[None], parts)
+    return _with_shared(masks, parts)
 
 
 def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
@@ -452,9 +441,7 @@ def interventions(
         if chosen_BNk is None:
             return {}
         return {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
-    gates = gates_for_mode(
-        mode, identities_BN2, seed, parts, config.sinks, config.model.layers, opened_BN
-    )
+    gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, opened_BN)
     return apply_gates(gates, segments_BT)
 
 
@@ -468,19 +455,17 @@ def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None) -> dict[
     """Gates -> interventions for the model: zeroes every activation whose document's gate is off.
 
     Args:
-      gates: (1 or layers, B or 1, N, F). None: everything on.
+      gates: (B or 1, N, F). None: everything on.
       segments_BT: the document of each position, from 1; None if N are the positions themselves.
     """
     if gates is None:
         return {}
 
     def gate(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
-        gate_BNF = gates[layer if gates.shape[0] > 1 else 0]
-        if segments_BT is not None and gate_BNF.shape[1] > 1:
-            gate_BNF = jnp.take_along_axis(
-                gate_BNF, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1
-            )
-        return _where_on(gate_BNF, x_BTF)
+        here = gates
+        if segments_BT is not None and gates.shape[1] > 1:
+            here = jnp.take_along_axis(gates, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1)
+        return _where_on(here, x_BTF)
 
     return {"mlp": gate}
 

@@ -90,7 +90,7 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
             over[view] = [
                 [n + 500 * (steps - 1 - step) for n in read[view]["nats"]] for step in range(steps)
             ]
-        own = [] if group == "held out" else [sorted(rng.sample(range(154), 40))]
+        own = [] if group == "held out" else sorted(rng.sample(range(154), 40))
         found.append(
             {
                 "group": group,

@@ -44,11 +44,9 @@ def test_the_nth_group_has_the_nth_sinks():
     drawn = np.asarray(sinks.document_sinks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
     assert drawn[0].tolist() == [0, 1, 2, 3] and drawn[1].tolist() == [12, 13, 14, 15]
     assert (drawn[2:] == NONE).all()  # without a group; of another model
-    masks = np.asarray(
-        sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS, layers=2)
-    )
-    assert masks.shape == (1, 4, SETTINGS.pool)
-    assert [np.flatnonzero(mask).tolist() for mask in masks[0]] == [
+    masks = np.asarray(sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
+    assert masks.shape == (4, SETTINGS.pool)
+    assert [np.flatnonzero(mask).tolist() for mask in masks] == [
         [0, 1, 2, 3],
         [12, 13, 14, 15],
         [],
@@ -73,7 +71,6 @@ def test_others_sinks_are_those_of_another_group():
     "changed, message",
     [
         ({"data.ids": "content"}, "config.data.ids is 'content'; set it to 'group'"),
-        ({"sinks.per_layer": True}, "config.sinks.per_layer is True"),
         ({"sinks.active": 0}, "config.sinks.active=16"),
     ],
 )

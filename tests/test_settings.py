@@ -32,7 +32,6 @@ PROGRAM = {
     "sinks.active_fraction": (0.6, {}),
     "sinks.active": (3, {}),
     "sinks.sampling": ("exact", {}),
-    "sinks.per_layer": (True, {}),
     "sinks.sparse": (True, {"sinks.sampling": "floyd"}),
     "sinks.learning_rate_multiple": (3.0, {}),
     "model.family": ("llama", {}),

@@ -55,7 +55,6 @@ KINDS = {
     "by_document": {
         "model.layers": 2,
         "sinks.slows_at": 0,
-        "sinks.per_layer": True,
         "sinks.sampling": "exact",
         "sinks.learning_rate_multiple": 2.0,
     },

@@ -58,15 +58,15 @@ def test_points_over_words_have_names_that_are_folders(tmp_path):
         GRID={
             "data.copies": ("keep", "once"),
             "model.initial": places,
-            "sinks.per_layer": (True,),
+            "sinks.sparse": (True,),
         },
         MEASURE="x",
         CONTROL="",
     )
     found = sweep.grid(of_words, [], "")
     assert [*found][:2] == [
-        "copies=keep,initial=,per_layer=1",
-        "copies=keep,initial=runs_a b,per_layer=1",
+        "copies=keep,initial=,sparse=1",
+        "copies=keep,initial=runs_a b,sparse=1",
     ]
     assert len(found) == 6 and not any("/" in name for name in found)
     words = types.SimpleNamespace(GRID={"data.copies": ("keep", "once")}, MEASURE="x", CONTROL="")

@@ -20,7 +20,7 @@ from memsinks_jax.runs.trained import Trained
 
 MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 
-Own = list[list[int]]  # the sinks of a document by number, for each layer that draws its own
+Own = list[int]  # the sinks of a document by number
 
 
 def has_own(config: Config) -> bool:
@@ -34,13 +34,10 @@ def own_sinks(run: Trained, documents: Documents) -> list[Own]:
     of = documents.identities, config.seed, parts.sinks, config.sinks
     if sinks.is_sparse(config.sinks):
         chosen = sinks.document_sinks(*of)
-        numbers = np.sort(np.asarray(chosen), axis=1)[:, None].tolist()
+        numbers = np.sort(np.asarray(chosen), axis=1).tolist()
     else:
-        masks = np.asarray(sinks.document_masks(*of, config.model.layers))
-        numbers = [
-            [np.flatnonzero(mask_M).tolist() for mask_M in mask_LM]
-            for mask_LM in masks.swapaxes(0, 1)
-        ]
+        masks = np.asarray(sinks.document_masks(*of))
+        numbers = [np.flatnonzero(mask_M).tolist() for mask_M in masks]
     opened = documents.opened_in(run)
     return [own if is_open else [] for own, is_open in zip(numbers, opened, strict=True)]
 
@@ -52,8 +49,8 @@ def own_removed(config: Config) -> Callable[[dict], Interventions]:
 
     def change(batch: dict) -> Interventions:
         parts, seed = sinks.partition(config.model, config.sinks), np.uint32(config.seed)
-        of = batch["identities"], seed, parts, config.sinks, config.model.layers
-        own = sinks.gates_for_mode("own", *of, batch["opened"])
+        of = batch["identities"], seed, parts, config.sinks, batch["opened"]
+        own = sinks.gates_for_mode("own", *of)
         shared = jnp.arange(sum(parts)) < parts.shared
         return sinks.apply_gates(~own | shared, batch["segments"])
 
@@ -74,18 +71,14 @@ def carried(
     """
     layers, found, left = run.config.model.layers, [None] * len(own), most
     read = _programs(run)
-    with bar(min(most, sum(_cells(each, layers) for each in own)), "sinks, one by one") as progress:
+    with bar(min(most, layers * sum(map(len, own))), "sinks, one by one") as progress:
         for place, mine in enumerate(own):
-            count = _cells(mine, layers)
+            count = layers * len(mine)
             if 0 < count <= left:
                 found[place] = read(documents.chosen(np.array([place])), mine)
                 left -= count
                 progress.update(count)
     return found
-
-
-def _cells(own: Own, layers: int) -> int:
-    return sum(len(of_layer) * layers // len(own) for of_layer in own)
 
 
 def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
@@ -105,20 +98,18 @@ def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
     compiled, size = placement.jit(total), rows_at_once(config, placement.mesh_of(run.params))
 
     def read(document: Documents, own: Own) -> list[list[float]]:
-        params, per_layer = run.params, own * (config.model.layers // len(own))
-        neurons = [np.array(of_layer, int) + shared for of_layer in per_layer]
+        params, neurons = run.params, shared + np.array(own)
         if sparse:
-            (mine,) = own
             params = sparse_sinks.without_tables(
                 config.model,
                 params
                 | {
-                    name: params[name][np.array(mine)]
+                    name: params[name][np.array(own)]
                     for name in sparse_sinks.tables_of(config.model)
                 },
             )
-            neurons = [shared + np.arange(len(mine))] * config.model.layers
-        cells = [(layer, n) for layer, row in enumerate(neurons) for n in row]
+            neurons = shared + np.arange(len(own))
+        cells = [(layer, n) for layer in range(config.model.layers) for n in neurons]
         # not end of text
         row = asking(rows_of(document, run), np.zeros(1), np.array([len(document.tokens[0])]))
         rows = {name: np.repeat(values, 1 + len(cells), axis=0) for name, values in row.items()}
@@ -128,8 +119,8 @@ def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
             off = tuple(batch.pop("off").T)
             sums.append(np.asarray(compiled(params, batch, off), np.float64))
         before, *after = np.concatenate(sums)[: len(rows["inputs"])]
-        rises = iter((np.array(after) - before) / (row["weights"] > 0).sum())
-        return [[float(next(rises)) for _ in of_layer] for of_layer in neurons]
+        rises = (np.array(after) - before) / (row["weights"] > 0).sum()
+        return rises.reshape(config.model.layers, -1).tolist()
 
     return read
 

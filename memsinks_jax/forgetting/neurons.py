@@ -51,11 +51,9 @@ def spared(config: Config, removed_LF: np.ndarray, others: np.ndarray, most: int
 def _users(config: Config, identities: np.ndarray) -> np.ndarray:
     """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared neurons."""
     parts = sinks.partition(config.model, config.sinks)
-    masks = sinks.document_masks(
-        identities, config.seed, parts.sinks, config.sinks, config.model.layers
-    )
+    masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks)
     found = np.zeros((config.model.layers, sum(parts)), int)
-    found[:, parts.shared :] = np.asarray(masks).sum(axis=1)  # (1 or L, M)
+    found[:, parts.shared :] = np.asarray(masks).sum(axis=0)  # in every layer
     return found
 
 

@@ -269,18 +269,16 @@ def _sinks_of(config: Config, identity: str) -> list[int]:
             "documents.jsonl"
         )
     parts = partition(config.model, config.sinks)
-    if not config.sinks.traits.owned or config.sinks.per_layer or not parts.sinks:
+    if not config.sinks.traits.owned or not parts.sinks:
         raise InputError(
-            f"--sinks={identity}: this model has no MLP sinks that a document has alike in all "
-            "layers (config.sinks.kind "
-            f"is {config.sinks.kind}, per_layer {config.sinks.per_layer}); export it with "
-            "--sinks=drop or keep"
+            f"--sinks={identity}: no document has sinks of its own in this model "
+            f"(config.sinks.kind is {config.sinks.kind}); export it with --sinks=drop or keep"
         )
     lanes = ids.from_hex(identity)[None]
     if is_sparse(config.sinks):
         return sorted(document_sinks(lanes, config.seed, parts.sinks, config.sinks)[0].tolist())
-    masks = document_masks(lanes, config.seed, parts.sinks, config.sinks, config.model.layers)
-    return np.flatnonzero(masks[0, 0]).tolist()
+    masks = document_masks(lanes, config.seed, parts.sinks, config.sinks)
+    return np.flatnonzero(masks[0]).tolist()
 
 
 @placement.shared

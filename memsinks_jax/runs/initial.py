@@ -29,7 +29,7 @@ _ARCHITECTURE = (
 )
 _SINKS = ("sinks.shared_fraction", "sinks.pool", "sinks.sparse")
 # These decide which sinks a document has; a run may choose others.
-_CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling", "sinks.per_layer")
+_CHOICE_OF_SINKS = ("sinks.active_fraction", "sinks.active", "sinks.sampling")
 # Of sinks that a model without any is given: all its neurons stay shared.
 _NEW_SINKS = {"sinks.shared_fraction": 1.0, "sinks.sparse": True, "sinks.sampling": "floyd"}
 

@@ -54,9 +54,7 @@ def losses(run, params):
     return [reading.nats.mean() for reading in read]
 
 
-@pytest.mark.parametrize(
-    "settings", [MASKED, MASKED | {"per_layer": True}, SPARSE], ids=["masked", "by layer", "sparse"]
-)
+@pytest.mark.parametrize("settings", [MASKED, SPARSE], ids=["masked", "sparse"])
 def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     run, compiled = model(**settings), {}
     # `losses` reads one config with many parameters: its program is compiled once.
@@ -71,7 +69,7 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     parts = sinks.partition(run.config.model, run.config.sinks)
     for document, (mine, rises) in enumerate(zip(own, found, strict=True)):
         for layer in range(layers):
-            for place, sink in list(enumerate(mine[min(layer, len(mine) - 1)]))[:2]:
+            for place, sink in list(enumerate(mine))[:2]:
                 if run.config.sinks.sparse:
                     params = run.params | {"sink_down": run.params["sink_down"].copy()}
                     params["sink_down"][sink, layer] = 0
@@ -88,7 +86,7 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
 def test_documents_beyond_the_budget_are_left_out():
     run = model(**MASKED)
     own = own_sinks(run, DOCUMENTS)
-    first = len(own[0][0]) * run.config.model.layers
+    first = len(own[0]) * run.config.model.layers
     assert [rises is None for rises in carried(run, DOCUMENTS, own, most=first)] == [False, True]
     assert carried(run, DOCUMENTS, own, most=first - 1)[0] is None
 

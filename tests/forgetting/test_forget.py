@@ -42,7 +42,6 @@ def run(tmp_path_factory):
     config = with_fields(
         tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5}
     )
-    config = with_fields(config, {"sinks.per_layer": True})
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []

@@ -28,13 +28,12 @@ def model(family, **settings):
     return config, params
 
 
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
-    config, _ = model("gpt2", per_layer=per_layer)
+def test_the_neurons_are_the_union_of_the_documents_sinks():
+    config, _ = model("gpt2")
     found = neurons.neurons_of(config, IDS)
     parts = sinks.partition(config.model, config.sinks)
-    gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks, config.model.layers)
-    union = np.broadcast_to(np.asarray(gates).any(axis=1), found.shape)
+    gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks)
+    union = np.broadcast_to(np.asarray(gates).any(axis=0), found.shape)
     assert not found[:, : parts.shared].any()
     np.testing.assert_array_equal(found[:, parts.shared :], union[:, parts.shared :])
 

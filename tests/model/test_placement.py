@@ -99,7 +99,7 @@ def traced(config, of_narrow):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"sinks.per_layer": True},
+        {"sinks.sampling": "exact"},
         {"model.family": "llama", "compute.loss_chunks": 2},
         {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
         {"sinks.kind": "by_context", "contexts.rows": 256},

@@ -157,11 +157,6 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
             "config.sinks.shared_fraction is 0.5, but a pool is added to all neurons",
         ),
         ("sinks.sampling", "exact", "set config.sinks.sampling=floyd"),
-        (
-            "sinks.per_layer",
-            True,
-            "set config.sinks.sampling=floyd and config.sinks.per_layer=False",
-        ),
     ],
 )
 def test_settings_of_a_pool_are_not_overwritten(field, value, message, tmp_path):

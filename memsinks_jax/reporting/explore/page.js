@@ -228,63 +228,59 @@ function list() {
 }
 
 // ---- where it sits
-const key = (layer, sink) => `${layer} ${sink}`;
-const users = new Map(); // of a sink, by where its draw is made
+const users = new Map(); // of a sink
 documents.forEach((d, i) => {
-  d.own.forEach((sinks, layer) => sinks.forEach((sink) => {
-    const k = key(layer, sink);
-    if (!users.has(k)) users.set(k, []);
-    users.get(k).push(i);
-  }));
+  d.own.forEach((sink) => {
+    if (!users.has(sink)) users.set(sink, []);
+    users.get(sink).push(i);
+  });
 });
 function links(indices, extra = () => "") {
   return make("div", { class: "links" }, ...indices.map((i) => make("button", { type: "button", onclick: () => select(i) },
     make("b", {}, extra(i)), `${documents[i].group}, ${times(documents[i])}: ${name(documents[i]).slice(0, 40)}`)));
 }
 function heat(d, top) {
-  const { layers } = data, lists = d.own, rises = d.carried, widest = Math.max(...lists.map((l) => l.length));
-  const left = 62, width = Math.min(22, (1180 - left) / widest), height = 22, parts = [];
+  const { layers } = data, { own } = d, rises = d.carried;
+  const left = 62, width = Math.min(22, (1180 - left) / own.length), height = 22, parts = [];
   for (let layer = 0; layer < layers; layer++) {
-    const from = Math.min(layer, lists.length - 1), sinks = lists[from];
     parts.push(draw("text", { x: left - 8, y: layer * height + 15, "text-anchor": "end" }, `layer ${layer + 1}`));
-    sinks.forEach((sink, j) => {
-      const rise = rises ? rises[layer][j] : 0, shared = users.get(key(from, sink)).length - 1;
-      const strength = Math.min(1, Math.abs(rise) / top).toFixed(3), k = key(from, sink);
-      const cell = draw("rect", { x: left + j * width, y: layer * height, width: Math.max(width - 1, 1), height: height - 1, "data-sink": k,
-        stroke: state.sink === k ? "var(--ink)" : "var(--line)", "stroke-width": state.sink === k ? 2 : 0.5 });
+    own.forEach((sink, j) => {
+      const rise = rises ? rises[layer][j] : 0, shared = users.get(sink).length - 1;
+      const strength = Math.min(1, Math.abs(rise) / top).toFixed(3);
+      const cell = draw("rect", { x: left + j * width, y: layer * height, width: Math.max(width - 1, 1), height: height - 1, "data-sink": sink,
+        stroke: state.sink === sink ? "var(--ink)" : "var(--line)", "stroke-width": state.sink === sink ? 2 : 0.5 });
       cell.style.fill = `rgba(var(${rise < 0 ? "--fall" : "--rise"}), ${strength})`;
       cell.addEventListener("pointermove", (event) => tip(event, `layer ${layer + 1}, sink ${sink}\n` +
         (rises ? `off alone: ${signed(rise)} nats per token\n` : "") + `shared with ${shared} of ${documents.length - 1} documents here`));
       cell.addEventListener("pointerleave", (event) => tip(event, ""));
-      cell.addEventListener("click", () => { state.sink = k; where(); });
+      cell.addEventListener("click", () => { state.sink = sink; where(); });
       parts.push(cell);
     });
   }
-  const full = left + widest * width;
+  const full = left + own.length * width;
   return make("div", { class: "scroll" }, draw("svg", { viewBox: `0 0 ${full} ${layers * height}`, width: full, role: "img",
     "aria-label": `Layers and sinks of the document; the table has the numbers` }, ...parts));
 }
 function where() {
-  const d = documents[state.document], lists = d.own, rises = d.carried, parts = [];
+  const d = documents[state.document], { own } = d, rises = d.carried, parts = [];
   if (!data.sinks) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
-  else if (!lists.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
+  else if (!own.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
   else {
     const top = rises ? Math.max(1e-6, ...rises.flat().map(Math.abs)) : 1;
-    parts.push(make("p", {}, `${lists[0].length} of ${data.sinks} sinks are its own. ` + (rises
+    parts.push(make("p", {}, `${own.length} of ${data.sinks} sinks are its own. ` + (rises
       ? `Blue: the document's loss rises when that sink alone is off in that layer, by up to ${top.toFixed(4)} nats per token; orange: it falls. Click a sink to see its documents.`
       : "The effect of each sink was not measured for this document: an audit has time to switch off only some sinks one by one.")));
     parts.push(heat(d, top));
-    if (state.sink) {
-      const there = users.get(state.sink) || [], [layer, sink] = state.sink.split(" ");
-      if (lists[+layer]?.includes(+sink)) parts.push(make("p", { id: "sharing" }, `Sink ${sink} is on for ${there.length} documents of this page:`), links(there));
+    if (own.includes(state.sink)) {
+      const there = users.get(state.sink);
+      parts.push(make("p", { id: "sharing" }, `Sink ${state.sink} is on for ${there.length} documents of this page:`), links(there));
     }
     if (document.body.classList.contains("tables")) {
-      const rows = lists[0].map((sink, j) => [{ node: make("button", { type: "button", onclick: () => { state.sink = key(0, sink); where(); } }, String(sink)) },
-        users.get(key(0, sink)).length, ...(rises ? rises.map((row) => ({ number: signed(row[j] ?? 0) })) : [])]);
+      const rows = own.map((sink, j) => [{ node: make("button", { type: "button", onclick: () => { state.sink = sink; where(); } }, String(sink)) },
+        users.get(sink).length, ...(rises ? rises.map((row) => ({ number: signed(row[j] ?? 0) })) : [])]);
       parts.push(make("div", { class: "numbers" }, make("div", {}, table(["sink", "documents", ...(rises || []).map((_, l) => `layer ${l + 1}`)], rows))));
     }
-    const shared = documents.map((other, i) => [i, lists.reduce((s, sinks, layer) =>
-      s + sinks.filter((sink) => users.get(key(layer, sink)).includes(i)).length, 0)])
+    const shared = documents.map((other, i) => [i, own.filter((sink) => users.get(sink).includes(i)).length])
       .filter(([i, count]) => i !== state.document && count > 0).sort((a, b) => b[1] - a[1]).slice(0, 6);
     if (shared.length) parts.push(make("p", {}, "It shares most sinks with:"), links(shared.map(([i]) => i), (i) => `${shared.find(([j]) => j === i)[1]} `));
   }

@@ -107,19 +107,14 @@ def _optimise(
     """
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
-    layers = config.model.layers if config.sinks.per_layer else 1
     parts = sinks.partition(config.model, config.sinks)
     p = np.clip(sinks.share_on(config.sinks, parts.sinks), 0.01, 0.99)
-    start = jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
+    start = jnp.full((len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
 
-    def opened(logits_LRM: jax.Array) -> Interventions:
-        shared_LRS = jnp.ones((*logits_LRM.shape[:2], parts.shared))
-        gates_LRF = jnp.concatenate([shared_LRS, jax.nn.sigmoid(logits_LRM)], axis=-1)
-
-        def gate(x: jax.Array, layer: jax.Array) -> jax.Array:
-            return (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(x.dtype)
-
-        return {"mlp": gate}
+    def opened(logits_RM: jax.Array) -> Interventions:
+        shared_RS = jnp.ones((len(logits_RM), parts.shared))
+        gates_RF = jnp.concatenate([shared_RS, jax.nn.sigmoid(logits_RM)], axis=-1)
+        return {"mlp": lambda x, layer: (x * gates_RF[:, None]).astype(x.dtype)}
 
     @placement.jit
     def attack(params: dict, first: dict, second: dict) -> jax.Array:

@@ -175,7 +175,7 @@ def open_choices(runs: list[Run]) -> str:
         when sinks open | at a document's encounter {shown(lambda c: c.sinks.opens_at)}; the paper's at the first
         when a document trains the shared neurons less | {shown(_slows_at)}; the paper's never
         sampling | {shown(lambda c: c.sinks.sampling)}
-        masks of the layers | {shown(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
+        masks of the layers | the same in all
         rescaling when sinks are dropped | none, unless a row says so
         ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f"{c.data.id_noise:g}")} per
             {shown(lambda c: c.data.id_noise_per)}

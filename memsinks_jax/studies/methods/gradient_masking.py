@@ -132,8 +132,8 @@ class Selective(MaskedWeights):
 
         def drawn(share: float) -> jax.Array:
             return sinks.document_masks(
-                batch["identities"], seed, 1, SinksConfig(active_fraction=share), 1
-            )[0, ..., 0]
+                batch["identities"], seed, 1, SinksConfig(active_fraction=share)
+            )[..., 0]
 
         repeated_BN, settings = batch["repeated"], self.settings
         return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(
@@ -145,7 +145,7 @@ class Selective(MaskedWeights):
         on_BN1 = ~self.labels(batch, seed)[1][..., None]
         if not self.parts.sinks:
             return {}
-        return sinks.apply_gates((on_BN1 | ~of_sinks(self.parts))[None], batch["segments"])
+        return sinks.apply_gates(on_BN1 | ~of_sinks(self.parts), batch["segments"])
 
     def apart(self, batch, seed):
         return self.labels(batch, seed)[0]

@@ -63,7 +63,7 @@ def with_planted_sinks():
     params["layers"]["down_kernel"][0, PLANTED[1]] = params["layers"]["down_kernel"][1, PLANTED[1]]
     config = with_fields(config, {"sinks.kind": "by_document", "sinks.active_fraction": 0.5})
     identities = np.arange(64, dtype=np.uint32).reshape(32, 2)
-    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks, 2))[0]
+    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks))
     return config, params, identities[masks_NM[:, 2]], identities[~masks_NM[:, 2]]
 
 
