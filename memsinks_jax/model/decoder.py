@@ -465,8 +465,7 @@ class Decoder:
 def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, Partition]:
     """The decoder of a config, and its Partition of the hidden neurons into shared ones and sinks.
 
-    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's. Raises InputError as
-    `choose_kernel` does.
+    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's.
     """
     parts, sparse = partition(config.model, config.sinks), is_sparse(config.sinks)
     platform = platform or jax.default_backend()
