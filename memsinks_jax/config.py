@@ -395,6 +395,16 @@ class ModelConfig:
 class ComputeConfig:
     """How the same numbers are computed: trades speed for memory."""
 
+    attention: str = choice(
+        "auto",
+        "kernel, see model/attention.py",
+        free=True,
+        auto="the best",
+        xla="",
+        blocks="",
+        splash="",
+        cudnn="",
+    )
     remat: str = choice(
         "none",
         "rematerialization: which activations the backward pass computes again",

@@ -54,6 +54,7 @@ PROGRAM = {
     "model.head_size": (4, {}),
     "model.norm_epsilon": (1e-3, {}),
     "model.dtype": ("bfloat16", {}),
+    "compute.attention": ("xla", {}),
     "compute.remat": ("full", {}),
     "compute.loss_chunks": (2, {}),
     "compute.accumulate": (2, {"mesh.data": 4, "mesh.tensor": 2}),
@@ -225,7 +226,12 @@ def of_one_program(besides):
     "besides",
     [
         {"sinks.slows_at": 1, "monitor.every": 2, "training.spike_sigma": 3.0},
-        {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
+        {
+            "sinks.sparse": True,
+            "sinks.sampling": "floyd",
+            "sinks.pool": 40,
+            "compute.attention": "xla",
+        },
         {
             "sinks.kind": "always",
             "training.method": f"{MASKING}:Selective,undiscovered=0.5",

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -395,3 +396,14 @@ def test_some_steps_are_recorded_by_the_profiler(tiny, tmp_path):
     train_and_evaluate(tiny, tmp_path / "run", profiled=range(2, 4))
     recorded = list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
     assert len(recorded) == 1 and recorded[0].stat().st_size > 1000
+
+
+def test_a_model_is_opened_where_its_kernel_cannot_run(straight, tmp_path):
+    """Trained on a TPU with its kernel by name; how it was computed there is nothing to evaluate
+    with here.
+    """
+    _, workdir, _ = straight
+    shutil.copytree(workdir, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace('"attention": "auto"', '"attention": "splash"'))
+    assert open_run(tmp_path / "run").config.compute.attention == "auto"

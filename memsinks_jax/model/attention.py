@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention_cpu import causal_attention
 from memsinks_jax.model.placement import BATCH, TENSOR, constrain, divides, on_each_device
 
@@ -28,15 +28,44 @@ SAVED = "attention_residuals"  # what the backward pass needs of a kernel's forw
 
 
 def choose_kernel(config: Config, platform: str) -> str:
-    """The best kernel for a model on 'cpu', 'gpu' or 'tpu' -> one of KERNELS."""
-    size, length = config.model.head_width, config.data.row_length
-    if platform == "cpu":
-        return "blocks"
-    if platform == "tpu" and length % 128 == 0:  # what splash takes
-        return "splash"
-    # cudnn takes bfloat16 and heads of 8, 16, ... 128 channels; it trains on rows of an even length.
-    of_cudnn = config.model.dtype == "bfloat16" and size % 8 == 0 and size <= 128
-    return "cudnn" if platform == "gpu" and of_cudnn and length % 2 == 0 else "xla"
+    """The kernel that config.compute.attention selects on 'cpu', 'gpu' or 'tpu' -> one of KERNELS.
+
+    Raises:
+      InputError: the requested kernel cannot run there, or not with these sizes.
+    """
+    asked, length = config.compute.attention, config.data.row_length
+    size = config.model.head_width
+    fits = {
+        "xla": "",
+        "blocks": _unless(platform == "cpu", f"is for CPUs and this is a {platform}"),
+        "splash": _unless(platform == "tpu", f"is for TPUs and this is a {platform}")
+        or _unless(
+            length % 128 == 0,
+            f"takes rows of a multiple of 128, and config.data.row_length is {length}",
+        ),
+        "cudnn": _unless(platform == "gpu", f"is for NVIDIA GPUs and this is a {platform}")
+        or _unless(
+            config.model.dtype == "bfloat16",
+            f"takes bfloat16, and config.model.dtype is {config.model.dtype}",
+        )
+        or _unless(
+            size % 8 == 0 and size <= 128,
+            f"takes heads of 8, 16, ... 128 channels, and these have {size}",
+        )
+        or _unless(
+            length % 2 == 0,
+            f"trains on rows of an even length, and config.data.row_length is {length}",
+        ),
+    }
+    if asked == "auto":
+        return next((kernel for kernel in ("splash", "cudnn", "blocks") if not fits[kernel]), "xla")
+    if fits[asked]:
+        raise InputError(f"config.compute.attention={asked} {fits[asked]}; use auto")
+    return asked
+
+
+def _unless(good: bool, problem: str) -> str:
+    return "" if good else problem
 
 
 def attend(

@@ -465,7 +465,8 @@ class Decoder:
 def build_model(config: Config, platform: str | None = None) -> tuple[Decoder, Partition]:
     """The decoder of a config, and its Partition of the hidden neurons into shared ones and sinks.
 
-    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's.
+    `platform` is 'cpu', 'gpu' or 'tpu'; by default this machine's. Raises InputError as
+    `choose_kernel` does.
     """
     parts, sparse = partition(config.model, config.sinks), is_sparse(config.sinks)
     platform = platform or jax.default_backend()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from memsinks_jax.config import Config, InputError, MeshConfig, shown
+from memsinks_jax.config import Config, InputError, MeshConfig, shown, with_fields
 from memsinks_jax.data import contexts, ids
 from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.nearest import Nearest, words_of
@@ -25,6 +25,7 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_params
 
 _SPLIT = MeshConfig(fsdp=-1)
+_BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +101,13 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     host_memory.keep_freed_memory()
     if is_folder(workdir):
         config, tokenizer, params = open_folder(workdir)
+        config = with_fields(config, _BEST_KERNEL)
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
         placed = jax.device_put(params, sharding.shardings(params, mesh))
         return Trained(
             config, tokenizer, placed, 0, opened_in(workdir, config), *_lookups(workdir, config)
         )
-    config = workdirs.read_config(workdir)
+    config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
     try:
         mesh = sharding.make_mesh(config.mesh, jax.local_devices())
     except InputError:

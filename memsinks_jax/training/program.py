@@ -33,7 +33,8 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
     """The program of a run of `steps` steps, whose rows hold at most `documents_per_row` documents.
 
     Raises:
-      InputError: the mesh does not divide the batch or a parameter.
+      InputError: the mesh does not divide the batch or a parameter, or the attention kernel cannot
+      run there.
     """
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     shapes = jax.eval_shape(lambda: init_state(config, steps))

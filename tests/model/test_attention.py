@@ -12,7 +12,7 @@ from jax._src.interpreters import mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax.config import Config, with_fields
+from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.model import attention
 from memsinks_jax.model.attention import KERNELS, attend, choose_kernel
 
@@ -254,10 +254,25 @@ def test_the_gpu_kernel_gets_the_documents():
         ("gpu", {"dtype": "bfloat16", "row_length": 101}, "xla"),
     ],
 )
-def test_the_kernel_is_the_machines_best(platform, change, expected):
+def test_auto_takes_the_machines_best(platform, change, expected):
     config = Config()
     for name, value in change.items():
         config = with_fields(
             config, {f"{'data' if name == 'row_length' else 'model'}.{name}": value}
         )
     assert choose_kernel(config, platform) == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "platform", "problem"),
+    [
+        ("splash", "cpu", "is for TPUs and this is a cpu"),
+        ("cudnn", "tpu", "is for NVIDIA GPUs"),
+        ("blocks", "gpu", "is for CPUs"),
+        ("cudnn", "gpu", "takes bfloat16"),
+    ],
+)
+def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
+    config = with_fields(Config(), {"compute.attention": kernel})
+    with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):
+        choose_kernel(config, platform)

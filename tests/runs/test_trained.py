@@ -83,6 +83,7 @@ def mesh_of(run):
 
 def test_how_the_run_was_computed_stays(split):
     assert dataclasses.asdict(open_run(split).config.compute) == {
+        "attention": "auto",
         "remat": "none",
         "loss_chunks": 4,
         "accumulate": 2,
@@ -108,6 +109,13 @@ def test_the_model_of_another_machines_run_is_split_over_all_devices(split, tmp_
 def test_so_is_that_of_a_hugging_face_folder(split, tmp_path):
     export(split, tmp_path / "hf", True, "float32")
     assert mesh_of(open_run(tmp_path / "hf")) == {"data": 1, "fsdp": 8, "tensor": 1}
+
+
+def test_a_folder_with_sinks_is_opened_where_its_kernel_cannot_run(split, tmp_path):
+    export(split, tmp_path / "hf", False, "float32")
+    path = tmp_path / "hf" / "memsinks.json"
+    path.write_text(path.read_text().replace('"attention": "auto"', '"attention": "splash"'))
+    assert open_run(tmp_path / "hf").config.compute.attention == "auto"
 
 
 def test_losses_are_those_of_one_device(split, monkeypatch):
