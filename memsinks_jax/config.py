@@ -424,11 +424,18 @@ class ComputeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with linear warmup, then a cosine. Defaults: the laptop preset's. The paper preset has those of the
+    """Linear warmup, then decay. Defaults: the laptop preset's. The paper preset has those of the
     paper's table 1.
     """
 
+    kind: str = choice(
+        "adamw", adamw="", muon="the layers' matrices by Muon at AdamW's rate; all else by AdamW"
+    )
     learning_rate: float = setting(5e-3, "peak", above=0)
+    schedule: str = choice(
+        "cosine", cosine="", wsd="warmup, stable, linear decay over the last decay_fraction"
+    )
+    decay_fraction: float = setting(0.2, "wsd: fraction of the steps that decay", 0, 1)
     final_fraction: float = setting(
         0.1, "last learning rate over the peak; a run of one step has only it", 0, 1
     )
@@ -436,6 +443,7 @@ class OptimizerConfig:
     warmup_fraction: float = setting(
         0.05, "upper limit of warmup, as a fraction of all steps", 0, 1
     )
+    b1: float = setting(0.9, "decay of Adam's first moments", 0, 1)
     b2: float = setting(0.99, "decay of Adam's second moments", 0, 1)
     weight_decay: float = setting(0.4, "on matrices only: see training/optimizer.py", 0)
     base_multiple: float = setting(

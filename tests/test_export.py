@@ -184,7 +184,7 @@ def test_what_export_says(run, exported):
     )
     assert (
         f"    --config.model.layers={config.model.layers}\n" in card
-        and "--config.optimizer.clip_norm" not in card
+        and "--config.optimizer.b1" not in card
     )
 
 

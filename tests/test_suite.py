@@ -72,6 +72,7 @@ KINDS = {
         "data.vocabulary_size": 400,
     },
     "sparse": FLOYD | {"sinks.slows_at": 2},
+    "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{
         kind: {"sinks.kind": kind}
         for kind in RULES["sinks.kind"].choices

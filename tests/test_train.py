@@ -81,9 +81,13 @@ def test_a_run_writes_what_the_contract_says(straight):
     assert list(pathlib.Path(workdir / "tensorboard").glob("events*"))
 
 
-def test_a_run_of_sparse_sinks_stops_and_resumes_without_changing_a_bit(tmp_path):
-    sparse = {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
-    config = with_fields(tiny_config(), {"model.layers": 1} | sparse)
+def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
+    config = with_fields(
+        tiny_config(), {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"}
+    )
+    config = with_fields(
+        config, {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
+    )
     train_and_evaluate(config, tmp_path / "straight")
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)

@@ -1,4 +1,4 @@
-"""AdamW and its schedule. Rules over the paths decide which parameters decay, and which
+"""AdamW or Muon, and their schedules. Rules over the paths decide which parameters decay, and which
 belong to sinks.
 """
 
@@ -26,7 +26,13 @@ DECAY_RULES = (
     (r"_norm/(scale|bias)$", False),
 )
 
-_EPSILON, _B1 = 1e-8, 0.9  # of Adam, as in optax
+# Matrices that Muon updates, (L, in, out). AdamW updates the rest, with embeddings and head (Jordan
+# 2024).
+MUON = r"(^|/)layers/\w+_kernel$"
+# Root mean square of AdamW's updates. Scaled to it, Muon can use the same learning rate and decay
+# (Liu et al. 2025, 2.2).
+_MUON_RMS = 0.2
+_EPSILON = 1e-8  # of Adam, as in optax
 
 # Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
@@ -46,8 +52,9 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Rises linearly over the warmup to the peak, and has `final_fraction` of it at the last of
     `steps` updates, steps - 1.
 
-    In between it follows a cosine. With too few updates the warmup gives way: two have the peak and
-    the final rate, and a single one has the final rate.
+    In between it follows a cosine, or with wsd the peak and then a straight line (Hu et al. 2024,
+    arXiv:2404.06395). With too few updates the warmup gives way: two have the peak and the final
+    rate, and a single one has the final rate.
     """
     warmup = max(min(config.warmup_steps, int(config.warmup_fraction * steps), steps - 2), 0)
     first, peak, last = (
@@ -57,14 +64,23 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
     )
     if steps == 1:
         return optax.linear_schedule(last, last, 1)
+    if config.schedule == "wsd":
+        decay = max(min(int(config.decay_fraction * steps), steps - 1 - warmup), 1)
+        parts = [
+            optax.linear_schedule(first, peak, warmup),
+            optax.constant_schedule(peak),
+            optax.linear_schedule(peak, last, decay),
+        ]
+        return optax.join_schedules(parts, [warmup, steps - 1 - decay])
     return optax.warmup_cosine_decay_schedule(first, peak, warmup, steps - 1, last)
 
 
 def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
-    """Clipping by the method, then AdamW. Moments are float32 and shaped like the parameters.
+    """Clipping by the method, then AdamW or Muon. Moments are float32 and shaped like the
+    parameters.
 
     Raises:
-      InputError: nothing would be trained, or what the method refuses.
+      InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
     settings = config.optimizer
     if not settings.base_multiple and not (sinks.has_tables(config) and sinks.has_sinks(config)):
@@ -74,10 +90,14 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
             "has none; set config.sinks.pool and config.sinks.sparse=True, or a base_multiple "
             "above 0"
         )
+    direction = scale_by_adam(settings.b1, settings.b2)
+    if settings.kind == "muon":
+        _check_matrices(config)
+        direction = optax.partition({"muon": scale_by_muon(), "adam": direction}, _by_muon)
     chain = [
         method_of(config).clip(),
         optax.chain(
-            scale_by_adam(_B1, settings.b2),
+            direction,
             optax.add_decayed_weights(settings.weight_decay, decay_mask),
             optax.scale_by_learning_rate(learning_rate(settings, steps)),
         ),
@@ -95,6 +115,40 @@ def _by_row(params: dict) -> dict:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: "rows" if path_name(path) == CONTEXTS else "rest", params
     )
+
+
+def scale_by_muon() -> optax.GradientTransformation:
+    """optax's Muon for matrices stacked over layers, with updates as large as AdamW's."""
+
+    def resized(update: jax.Array) -> jax.Array:
+        return update * _MUON_RMS * max(update.shape[1:]) ** 0.5
+
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    return optax.chain(
+        optax.contrib.scale_by_muon(
+            weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: axes, tree)
+        ),
+        optax.stateless(lambda updates, params: jax.tree.map(resized, updates)),
+    )
+
+
+def _by_muon(params) -> dict:
+    """ "muon" or "adam" of every parameter."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "muon" if re.search(MUON, path_name(path)) else "adam", params
+    )
+
+
+def _check_matrices(config: Config) -> None:
+    """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on
+    for no document.
+    """
+    parts = sinks.partition(config.model, config.sinks)
+    if config.sinks.traits.tied and parts.sinks and not sinks.is_sparse(config.sinks):
+        raise InputError(
+            "config.optimizer.kind is muon, which would move sinks that are off; set "
+            "config.sinks.sparse=True and sampling=floyd, or train without sinks"
+        )
 
 
 # Path of a parameter or a moment, and itself -> whether it changes, or which parts of it.

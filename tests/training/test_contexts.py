@@ -260,3 +260,11 @@ def test_a_skipped_update_leaves_the_table_as_it_is():
     (once, _), (thrice, lines) = (train(config, mesh, count) for count in (1, 3))
     assert lines[-1]["skipped_updates"] == 2 and once[CONTEXTS].any()
     np.testing.assert_array_equal(thrice[CONTEXTS], once[CONTEXTS])
+
+
+def test_muon_updates_the_matrices_of_layers_and_not_the_table():
+    config = by_context(optimizer__kind="muon")
+    before, after, _ = one_step(config, first_batches(config, 1)[0])
+    _, adam, _ = one_step(by_context(), first_batches(config, 1)[0])
+    np.testing.assert_allclose(after[CONTEXTS], adam[CONTEXTS], rtol=1e-5, atol=1e-6)
+    assert np.abs(after["layers"]["up_kernel"] - before["layers"]["up_kernel"]).max() > 1e-4

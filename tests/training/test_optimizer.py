@@ -1,4 +1,7 @@
-"""The schedule, decay rules, rates of sinks."""
+"""Schedules, decay rules, Muon."""
+
+import contextlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +32,30 @@ def test_schedule_warms_up_and_ends_at_the_final_fraction():
     assert values[-1] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 10, 19, 100, 101])
-def test_the_last_update_has_the_final_fraction_however_few_there_are(steps):
-    for warmup in (0.0, 0.05, 1.0):
-        values = rates(steps, warmup_steps=1000, warmup_fraction=warmup, final_fraction=0.25)
+def test_the_last_update_has_the_final_fraction_however_few_there_are(schedule, steps):
+    for warmup, decay in itertools.product(
+        (0.0, 0.05, 1.0), (0.0, 0.2, 1.0) if schedule == "wsd" else (0.2,)
+    ):
+        settings = {
+            "warmup_steps": 1000,
+            "warmup_fraction": warmup,
+            "decay_fraction": decay,
+            "final_fraction": 0.25,
+        }
+        values = rates(steps, schedule=schedule, **settings)
         assert values[-1] == pytest.approx(0.25, abs=1e-6)
         assert steps == 1 or max(values[:-1]) == pytest.approx(1.0)  # the peak is reached before it
         top = int(values.argmax())
         assert (np.diff(values[: top + 1]) > 0).all() and (np.diff(values[top:]) <= 1e-6).all()
+
+
+def test_wsd_stays_at_the_peak_until_the_last_fraction_of_the_steps():
+    values = rates(401, schedule="wsd", decay_fraction=0.2)
+    assert values[0] == pytest.approx(1 / 21) and values[10] == pytest.approx((1 / 21 + 1) / 2)
+    assert values[20:321] == pytest.approx(1.0)
+    assert values[360] == pytest.approx(0.55) and values[-1] == pytest.approx(0.1)
 
 
 def initial(config):
@@ -48,6 +67,65 @@ def named(tree) -> dict:
         path_name(path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
+    tiny = with_fields(
+        tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
+    )
+    tiny = with_fields(
+        tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
+    )
+    params = initial(tiny)
+    random = np.random.default_rng(0)
+    gradients = [
+        jax.tree.map(lambda a: random.normal(size=a.shape).astype(np.float32), params)
+        for _ in range(3)
+    ]
+
+    def updates_of(optimizer):
+        state = optimizer.init(params)
+        for gradient in gradients:
+            update, state = optimizer.update(gradient, state, params)
+        return named(update)
+
+    adamw = updates_of(make_optimizer(tiny, 10))
+    tiny = with_fields(tiny, {"optimizer.kind": "muon"})
+    muon = updates_of(make_optimizer(tiny, 10))
+    # As optax's own, layer by layer, with updates of AdamW's size.
+    theirs = optax.contrib.muon(learning_rate(tiny.optimizer, 10), consistent_rms=0.2)
+    update_theirs = jax.jit(theirs.update)
+    for name, update in muon.items():
+        if not name.startswith("layers/") or not name.endswith("_kernel"):
+            np.testing.assert_array_equal(update, adamw[name], err_msg=name)
+            continue
+        for layer in range(tiny.model.layers):
+            alone = {"x": params["layers"][name.removeprefix("layers/")][layer]}
+            state = theirs.init(alone)
+            for gradient in gradients:
+                of_layer = {"x": gradient["layers"][name.removeprefix("layers/")][layer]}
+                expected, state = update_theirs(of_layer, state, alone)
+            np.testing.assert_allclose(
+                update[layer], expected["x"], rtol=1e-4, atol=1e-8, err_msg=name
+            )
+    assert sum(name.endswith("_kernel") and name.startswith("layers/") for name in muon) == 7
+
+
+def test_muon_would_move_sinks_among_its_columns(tiny):
+    tiny = with_fields(tiny, {"optimizer.kind": "muon"})
+    for kind, refused in (
+        ("by_document", True),
+        ("none", False),
+        ("always", True),
+        ("by_chance", False),
+    ):
+        tiny = with_fields(tiny, {"sinks.kind": kind})
+        with (
+            pytest.raises(InputError, match="sinks.sparse=True")
+            if refused
+            else contextlib.nullcontext()
+        ):
+            make_optimizer(tiny, 10)
 
 
 def test_matrices_decay_and_the_rest_does_not(tiny):
