@@ -30,13 +30,13 @@ from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import Answers, Around, DocumentLoss, batches_by_length
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.chat import open_chat
+from memsinks_jax.models.folder import is_folder
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import MODES, has_sinks
 
 logger = logging.getLogger(__name__)

@@ -22,12 +22,12 @@ from memsinks_jax.editing import memory_file, page, search
 from memsinks_jax.editing.memory import DISTANCES, PLACES, SITES
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.search import Wish
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
+from memsinks_jax.models.folder import is_folder
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.edit")
 

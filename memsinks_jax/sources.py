@@ -16,8 +16,8 @@ from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import printable
-from memsinks_jax.interop import sources
-from memsinks_jax.runs import command_line, source_files
+from memsinks_jax.models import source_files, sources
+from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.sources")
 
@@ -92,7 +92,7 @@ def main() -> None:
             logger.info("removed %r: %s is deleted", source.name, source.path)
             return {"removed": source.name, "file": str(source.path)}
         if merge_flag.value:
-            from memsinks_jax.runs.exporting import export  # brings jax
+            from memsinks_jax.models.exporting import export  # brings jax
 
             command_line.require(out_flag)
             names = _named(folder, merge_flag.value)

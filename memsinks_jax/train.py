@@ -42,7 +42,7 @@ def main() -> None:
         if plan_flag.value:
             from memsinks_jax.data.corpus import load_corpus
             from memsinks_jax.data.counts import as_text, counts
-            from memsinks_jax.runs.initial import inherit
+            from memsinks_jax.models.initial import inherit
 
             config = inherit(config, given=command_line.given(config_flag))
             counted = counts(load_corpus(config))

@@ -254,7 +254,7 @@ LONG = (
     "test_evals",
     "test_export",
     "test_rows_properties",
-    "test_source",
+    "test_origin",
     "test_decoder",
     "test_plan",
     "test_moved",

@@ -36,9 +36,9 @@ from memsinks_jax.config import (
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks.attacks import attack_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
@@ -375,7 +375,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
         "non_members_files": str(folder / "new.txt"),
         "prefixes": (4,),
     }
-    monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
+    monkeypatch.setattr("memsinks_jax.models.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
     exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
     dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]

@@ -21,10 +21,10 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
-from memsinks_jax.interop import sources
-from memsinks_jax.runs.exporting import export, export_sources
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.models import sources
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.sinks import NONE
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.method import documents_learning

@@ -29,17 +29,7 @@ MAY_IMPORT = {
     "sinks": {"config"},
     "model": {"config", "families", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {
-        "config",
-        "families",
-        "private_interfaces",
-        "variants",
-        "sinks",
-        "data",
-        "model",
-        "interop",
-        "training",
-    },
+    "runs": {"config", "private_interfaces", "variants", "data", "model", "models"},
     "training": {
         "config",
         "families",
@@ -48,23 +38,24 @@ MAY_IMPORT = {
         "data",
         "model",
         "evals",
+        "models",
         "runs",
     },
     "planning": {"config", "private_interfaces", "sinks", "data", "model", "training", "evals"},
-    "interop": {"config", "families", "sinks", "data", "model", "evals"},
-    "editing": {"config", "reporting", "sinks", "data", "model", "interop", "runs"},
+    "models": {"config", "families", "sinks", "data", "model", "training", "runs"},
+    "editing": {"config", "reporting", "sinks", "data", "model", "models", "runs"},
     "auditing": {
         "config",
         "sinks",
         "data",
         "model",
         "evals",
-        "interop",
+        "models",
         "runs",
         "training",
         "reporting",
     },
-    "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting"},
+    "forgetting": {"config", "sinks", "data", "model", "evals", "models", "runs", "reporting"},
     "studies.attacks": {
         "config",
         "families",
@@ -79,11 +70,11 @@ MAY_IMPORT = {
     },
     "studies.baselines": {"config", "sinks", "model", "evals"},
     "studies.labs": {"config", "runs", "reporting"},
-    "studies.published": {"config", "data", "editing", "reporting", "runs"},
+    "studies.published": {"config", "data", "editing", "models", "reporting", "runs"},
 }
-# What opens a run is built on the parts of training; the loop alone is built on what opens a run,
-# and on the evals.
-OF_THE_LOOP = {"evals", "runs"}
+# What opens a model is built on the parts of training; the loop alone is built on what opens a
+# model, and on the evals.
+OF_THE_LOOP = {"evals", "models", "runs"}
 
 
 def room(path):

@@ -20,9 +20,9 @@ from memsinks_jax.auditing.subjects import (
 from memsinks_jax.config import InputError
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.folder import is_folder
 from memsinks_jax.reporting import explore_page, report
-from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)

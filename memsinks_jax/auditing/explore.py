@@ -28,10 +28,10 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
-from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.models.folder import is_folder
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.sinks import partitions
 from memsinks_jax.training.checkpoint import steps_in
 from memsinks_jax.training.metrics import read_metrics

@@ -17,11 +17,11 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.interop.tokenizer_files import same_tokens
 from memsinks_jax.model import placement, sparse_sinks
+from memsinks_jax.models.folder import is_folder
+from memsinks_jax.models.tokenizer_files import same_tokens
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)

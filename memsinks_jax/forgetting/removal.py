@@ -23,14 +23,14 @@ from memsinks_jax.forgetting.request import (
     placebos,
     spare_others,
 )
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.folder import reader, write_folder
-from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import sparse_sinks
+from memsinks_jax.models import sources
+from memsinks_jax.models.folder import reader, write_folder
+from memsinks_jax.models.origin import front_matter, origin, source_of
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import Trained, open_run
 
 
 def forget(

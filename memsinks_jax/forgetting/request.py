@@ -24,9 +24,9 @@ from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.models.folder import is_folder
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained
 
 logger = logging.getLogger(__name__)
 

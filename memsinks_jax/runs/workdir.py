@@ -28,9 +28,9 @@ from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.hub import folder_of
-from memsinks_jax.interop.source import keep
+from memsinks_jax.models import sources
+from memsinks_jax.models.hub import folder_of
+from memsinks_jax.models.origin import keep
 from memsinks_jax.runs.interruption import atomic_folder
 
 _GROUPS = "groups.json"

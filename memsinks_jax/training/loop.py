@@ -30,10 +30,10 @@ from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models.initial import draw_alike, folder_of, inherit
+from memsinks_jax.models.trained import contexts_of, open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
-from memsinks_jax.runs.trained import contexts_of, open_run
 from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import (

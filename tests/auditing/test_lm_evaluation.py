@@ -24,7 +24,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     return open_run(workdir)
 

@@ -28,8 +28,8 @@ from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.editing import patching
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
-from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model import host_memory
+from memsinks_jax.models.folder import write_folder
 from memsinks_jax.training.step import init_state
 from memsinks_jax.variants import make_config
 

@@ -67,9 +67,9 @@ def ours(fields):
     import jax
 
     from memsinks_jax.config import Config, with_fields
-    from memsinks_jax.interop.folder import open_folder
     from memsinks_jax.model import host_memory, sparse_sinks
-    from memsinks_jax.runs.initial import inherit
+    from memsinks_jax.models.folder import open_folder
+    from memsinks_jax.models.initial import inherit
     from memsinks_jax.training import sharding
     from memsinks_jax.training.program import train_program
 
@@ -144,9 +144,9 @@ def we_write(count):
 
     from memsinks_jax.config import with_fields
     from memsinks_jax.data.opened import Opened, nobody
-    from memsinks_jax.interop.folder import open_folder
     from memsinks_jax.model import host_memory
     from memsinks_jax.model.generation import Generator, Settings
+    from memsinks_jax.models.folder import open_folder
 
     host_memory.use_one_arena()  # as all commands do
     host_memory.keep_freed_memory()

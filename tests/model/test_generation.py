@@ -17,9 +17,9 @@ from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model.generation import Generator, Settings, choose, text_after
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.folder import write_folder
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {

@@ -19,10 +19,10 @@ from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import sharding
 from memsinks_jax.training.loop import train_and_evaluate
 

@@ -7,8 +7,8 @@ import pathlib
 from memsinks_jax.config import InputError
 from memsinks_jax.data.chat import Template, open_template
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop.source import source_of
-from memsinks_jax.interop.tokenizer_files import exported_tokenizer
+from memsinks_jax.models.origin import source_of
+from memsinks_jax.models.tokenizer_files import exported_tokenizer
 
 
 def open_chat(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:

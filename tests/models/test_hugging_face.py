@@ -18,12 +18,12 @@ from conftest import EVERYBODY, tiny_config
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop import hugging_face, weights
-from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.runs.initial import inherit
+from memsinks_jax.models import hugging_face, weights
+from memsinks_jax.models.folder import is_folder, open_folder, with_sinks, write_folder
+from memsinks_jax.models.initial import inherit
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -185,7 +185,7 @@ def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
 
 
 def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+    monkeypatch.setattr("memsinks_jax.models.weights.SHARD_BYTES", 10_000)
     config = config_of("llama")
     params = random_params(config)
     written = export(tmp_path / "hf", config, params, tokenizer, drop=False)
@@ -592,7 +592,7 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("memsinks_jax.interop.folder.write_tokenizer", full)
+    monkeypatch.setattr("memsinks_jax.models.folder.write_tokenizer", full)
     config = config_of("gpt2")
     with pytest.raises(OSError, match="hf"):
         export(tmp_path / "hf", config, random_params(config), tokenizer)

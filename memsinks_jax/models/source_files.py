@@ -5,8 +5,8 @@ import pathlib
 import shutil
 
 from memsinks_jax.config import InputError
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.sources import Source
+from memsinks_jax.models import sources
+from memsinks_jax.models.sources import Source
 from memsinks_jax.runs.interruption import atomic_folder
 
 

@@ -28,7 +28,7 @@ from memsinks_jax.config import Config, InputError, from_json, shown
 from memsinks_jax.data import ids, nearest
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop.weights import Weights, packed
+from memsinks_jax.models.weights import Weights, packed
 
 # our config of a folder with sinks; Hugging Face's config.json has no place for it
 CONFIG = "memsinks.json"
@@ -221,7 +221,7 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
     bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of each alone and then
     together.
     """
-    from memsinks_jax.interop.hugging_face import tensors  # brings jax
+    from memsinks_jax.models.hugging_face import tensors  # brings jax
 
     weights = Weights(folder)
 
@@ -236,7 +236,7 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
 
 def write_code(folder: pathlib.Path, config: Config, base: str, tokenizer: AnyTokenizer) -> dict:
     """Writes the PyTorch class that reads the sources of a folder -> its entries in config.json."""
-    from memsinks_jax.interop.hugging_face import DIALECTS  # brings jax
+    from memsinks_jax.models.hugging_face import DIALECTS  # brings jax
 
     code = (ids.ngram_hashes, nearest.words_of, nearest.shares)  # so that it chooses as we do
     values = {
@@ -246,7 +246,7 @@ def write_code(folder: pathlib.Path, config: Config, base: str, tokenizer: AnyTo
         "special": textwrap.fill(f"{list(tokenizer.special)}", 98, break_long_words=False),
         "nearest": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
     }
-    place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"
+    place = importlib.resources.files("memsinks_jax.models") / f"{_CODE}.template"
     text = string.Template(place.read_text(encoding="utf-8")).substitute(values)
     (folder / f"{_CODE}.py").write_text(text)
     return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}

@@ -11,8 +11,8 @@ from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_f
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
-from memsinks_jax.interop.folder import is_folder, read_config
-from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.models.folder import is_folder, read_config
+from memsinks_jax.models.hub import folder_of
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import is_sparse, partitions
 

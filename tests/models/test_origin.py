@@ -16,15 +16,15 @@ from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import open_folder, write_folder
-from memsinks_jax.interop.source import front_matter, source_of
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.chat import open_chat
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.folder import open_folder, write_folder
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.origin import front_matter, source_of
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.step import init_state
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.gguf_file import open_gguf
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.models import hugging_face
 
 logger = logging.getLogger(__name__)
 _warn_once = functools.cache(logger.warning)

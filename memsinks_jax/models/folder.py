@@ -16,12 +16,12 @@ from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.opened import Opened, write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, listed, open_tokenizer, read_object
-from memsinks_jax.interop import context_files, hugging_face, sources, weights
-from memsinks_jax.interop.gguf_model import GgufModel
-from memsinks_jax.interop.source import UNCHANGED, copy
-from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models import context_files, hugging_face, sources, weights
+from memsinks_jax.models.gguf_model import GgufModel
+from memsinks_jax.models.origin import UNCHANGED, copy
+from memsinks_jax.models.tokenizer_files import write_tokenizer
 from memsinks_jax.sinks import has_sinks, is_sparse, partition, partitions
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def write_folder(
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
       opened: whose own sinks are on.
       contexts: those that have sinks, of a model with sinks by context.
-      source: what the model came from, as in `source.source_of`: all that training did not change
+      source: what the model came from, as in `origin.source_of`: all that training did not change
       stays as it is there.
     Returns:
       {"parameters", "files": [names], "bytes"}.

@@ -15,9 +15,9 @@ from memsinks_jax.data.nearest import Nearest, words_of
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.folder import is_folder, open_folder, read_config
 from memsinks_jax.model import host_memory
+from memsinks_jax.models import sources
+from memsinks_jax.models.folder import is_folder, open_folder, read_config
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks
 from memsinks_jax.training import sharding

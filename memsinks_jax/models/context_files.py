@@ -14,8 +14,8 @@ import safetensors.numpy
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import contexts
 from memsinks_jax.data.contexts import Contexts
-from memsinks_jax.interop.hugging_face import DIALECTS
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models.hugging_face import DIALECTS
 
 TABLE = "contexts.safetensors"
 _CODE = "modeling_contexts"
@@ -46,7 +46,7 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "bits": (contexts._HAS_LETTERS, contexts._OPENS, contexts._CLOSES),
         "lookup": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
     }
-    place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"
+    place = importlib.resources.files("memsinks_jax.models") / f"{_CODE}.template"
     (folder / f"{_CODE}.py").write_text(
         string.Template(place.read_text(encoding="utf-8")).substitute(values)
     )

@@ -20,9 +20,9 @@ from memsinks_jax.editing.prompts import encode
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import batches_by_role
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.attacks.quantization import quantize
 from memsinks_jax.studies.attacks.reactivation import reactivate

@@ -15,14 +15,14 @@ from memsinks_jax import sinks
 from memsinks_jax.config import InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
-from memsinks_jax.interop import hugging_face
-from memsinks_jax.interop.folder import open_folder, reader, write_folder
-from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.models import hugging_face
+from memsinks_jax.models.folder import open_folder, reader, write_folder
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.tokenizer_files import write_tokenizer
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.training import sharding
 
 LENGTH = 64

@@ -23,8 +23,11 @@ from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop import hugging_face, sources
-from memsinks_jax.interop.folder import (
+from memsinks_jax.model import placement
+from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.models import hugging_face, sources
+from memsinks_jax.models.folder import (
     DTYPES,
     is_folder,
     open_folder,
@@ -32,14 +35,11 @@ from memsinks_jax.interop.folder import (
     reader,
     write_folder,
 )
-from memsinks_jax.interop.source import front_matter, origin, source_of
-from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import build_model
-from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.models.origin import front_matter, origin, source_of
+from memsinks_jax.models.trained import contexts_in, numbered_id, open_run, opened_in
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import contexts_in, numbered_id, open_run, opened_in
 from memsinks_jax.sinks import (
     document_masks,
     document_sinks,
@@ -190,7 +190,7 @@ def export(
 
 def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None = None) -> dict:
     """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group:
-    see interop/sources.py.
+    see models/sources.py.
 
     Args:
       dtype: of the weights and of the files; None: float32, and bfloat16 of the files.

@@ -15,8 +15,8 @@ import tempfile
 from memsinks_jax.data.chat import SOURCE
 from memsinks_jax.data.gguf_file import SUFFIX
 from memsinks_jax.data.tokenizer import read_object
-from memsinks_jax.interop.gguf_model import GgufModel
-from memsinks_jax.interop.hub import PREFIX
+from memsinks_jax.models.gguf_model import GgufModel
+from memsinks_jax.models.hub import PREFIX
 
 _ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
 # What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are

@@ -6,12 +6,12 @@ import jax
 
 from memsinks_jax.config import InputError, SinksConfig, TrainingConfig, to_json, validate
 from memsinks_jax.data.opened import nobody
-from memsinks_jax.interop.folder import open_folder, with_sinks
-from memsinks_jax.interop.source import keep
+from memsinks_jax.models.folder import open_folder, with_sinks
+from memsinks_jax.models.origin import keep
+from memsinks_jax.models.trained import opened_in
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import opened_in
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState

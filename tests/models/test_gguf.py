@@ -16,15 +16,15 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.interop import gguf_model, hugging_face
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import is_folder, open_folder
-from memsinks_jax.interop.source import keep
-from memsinks_jax.interop.tokenizer_files import same_tokens
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.models import gguf_model, hugging_face
+from memsinks_jax.models.chat import open_chat
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.folder import is_folder, open_folder
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.origin import keep
+from memsinks_jax.models.tokenizer_files import same_tokens
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [

@@ -29,14 +29,13 @@ from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.opened import of_groups
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.forgetting.removal import Request, forget
-from memsinks_jax.interop import sources, weights
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Settings
-from memsinks_jax.runs import source_files
+from memsinks_jax.models import source_files, sources, weights
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export, export_sources
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sources import _listing as listing
 from memsinks_jax.sources import _named as named
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -417,7 +416,7 @@ def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
     for stored, same in ((rounded, True), (changed, False)):
         place = copied(folder, tmp_path, f"{same}")
         (place / "model.safetensors").unlink()
-        monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+        monkeypatch.setattr("memsinks_jax.models.weights.SHARD_BYTES", 10_000)
         names = weights.write(place, ([(name, tensor)] for name, tensor in stored.items()))
         assert len(names) > 1 and (sources.base_of(place, config) == known) == same
         if same:
