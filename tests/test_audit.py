@@ -249,7 +249,7 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
     read = Documents(
         [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
     )
-    export_for_open_unlearning(folder / "other", place, None, run.tokenizer, read, read)
+    export_for_open_unlearning(folder / "other", {"model": open_run(place)}, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
     assert "retain_logs_path=saves" not in commands  # without an oracle

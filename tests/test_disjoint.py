@@ -361,13 +361,15 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
         np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
     export_sources(tmp_path / "longer", tmp_path / "more")
     one, other = (
-        sources.read_rows(sources.find(place, "author 0"), sources.config_of(place))
+        sources.read_rows(
+            sources.open_sources(place).find("author 0"), sources.open_sources(place).config
+        )
         for place in (tmp_path / "more", tmp_path / "model")
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
     assert (
         sources.base_of(tmp_path / "more", after.config)
-        == sources.find(tmp_path / "model", "author 0").base
+        == sources.open_sources(tmp_path / "model").find("author 0").base
     )
 
 

@@ -214,8 +214,7 @@ class GgufModel:
                     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
             raise InputError(
                 f"{self.file.path}: its rotary frequencies (rope_freqs.weight) are not scaled as "
-                "Llama 3.1's or 3.2's; "
-                "import the model from its Hugging Face folder"
+                "Llama 3.1's or 3.2's; import the model from its Hugging Face folder"
             )
         if kind == "linear":
             return {"rope_type": "linear", "factor": factor} if factor != 1 else {}

@@ -269,7 +269,7 @@ DIALECTS = {
             "final_logit_softcapping": (None,),
             "attn_logit_softcapping": (None,),
             "use_bidirectional_attention": (False, None),
-        },
+        }
     ),
 }
 
@@ -560,8 +560,7 @@ def write_config(
         if value != mine:
             raise InputError(
                 f"{model.family} as Hugging Face has it computes with {name} {value!r}, but "
-                f"config.model.{name} is "
-                f"{mine!r}; train another family"
+                f"config.model.{name} is {mine!r}; train another family"
             )
     return content
 
@@ -596,8 +595,7 @@ def read_config(content: dict, where: str) -> Config:
         if value and name not in known and not name.startswith("_"):
             raise InputError(
                 f"{where}: {name} is {value!r}, which is not known here and may change what the "
-                "model computes; if it does "
-                "not, remove it from the file"
+                "model computes; if it does not, remove it from the file"
             )
     try:
         vocabulary, ends = content["vocab_size"], content.get("eos_token_id")

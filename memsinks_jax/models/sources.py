@@ -9,26 +9,29 @@ no jax.
 """
 
 import concurrent.futures
+import functools
 import hashlib
 import importlib.resources
 import inspect
-import itertools
+import os
 import pathlib
+import shutil
 import string
 import textwrap
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import safetensors
 
-from memsinks_jax.config import Config, InputError, from_json, shown
+from memsinks_jax.config import Config, InputError, from_json, shown, with_fields
 from memsinks_jax.data import ids, nearest
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.models.weights import Weights, packed
+from memsinks_jax.runs.interruption import atomic_folder
 
 # our config of a folder with sinks; Hugging Face's config.json has no place for it
 CONFIG = "memsinks.json"
@@ -37,9 +40,6 @@ _SUFFIX = ".safetensors"
 _FORMAT = "memsinks source 1"
 _WORDS = "words"  # the name of the one array that is no table
 _LONGEST = 200  # characters of a file's name; file systems allow 255 bytes
-
-
-_CODE = "modeling_memsinks"
 
 
 class Source(NamedTuple):
@@ -52,55 +52,126 @@ class Source(NamedTuple):
     bytes: int
 
 
-def config_of(folder: pathlib.Path) -> Config | None:
-    """Our config of a folder with a file for each source; its pool is 0. None for any other place."""
+class Sources:
+    """The source files of a folder.
+
+    Attributes:
+      config: ours of the folder, with as many sinks as its sources have.
+      files: {name: source}, in the order of their names, whether or not they fit the folder.
+    Raises:
+      InputError: a file that is none, or damaged; two of one name.
+    """
+
+    def __init__(self, folder: pathlib.Path, config: Config):
+        self.folder, self.files = folder, {}
+        found = map(read_source, (folder / FOLDER).glob(f"*{_SUFFIX}"))
+        for one in sorted(found, key=lambda source: source.name):
+            if other := self.files.get(one.name):
+                raise InputError(
+                    f"{other.path} and {one.path} are both the source {one.name!r}; delete one of "
+                    "them"
+                )
+            self.files[one.name] = one
+        self.config = with_fields(config, {"sinks.pool": len(self.files) * config.sinks.active})
+
+    @functools.cached_property
+    def base(self) -> str:
+        return base_of(self.folder, self.config)
+
+    def find(self, name: str) -> Source:
+        """The file of a source. Raises InputError if there is none."""
+        if name not in self.files:
+            raise InputError(
+                f"{self.folder} has no source {shown(name)}; it has "
+                f"{some(list(map(shown, self.files))) or 'none'}"
+            )
+        return self.files[name]
+
+    def fitting(self) -> list[Source]:
+        """All sources by their numbers. Raises InputError for another number of sinks."""
+        for source in self.files.values():
+            self._check_sinks(source)
+        return list(self.files.values())
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """The tables of sparse sinks, float32: row n k + i is sink i of the n-th source.
+
+        Raises:
+          InputError: another number of sinks; arrays of other shapes; another base.
+        """
+        tables, found = {}, self.fitting()
+        for source in found:
+            self._check_base(source)
+        for number, source in enumerate(found):
+            for name, rows in read_rows(source, self.config).items():
+                shape = self.config.sinks.pool, *rows.shape[1:]
+                table = tables.setdefault(name, np.empty(shape, np.float32))
+                table[number * source.sinks : (number + 1) * source.sinks] = rows
+        return tables
+
+    def add(self, path: pathlib.Path) -> Source:
+        """Copies a source file into the folder. It gets its name there once it is complete.
+
+        Raises:
+          InputError: it is no source file; of another base, model or number of sinks; its group is
+          there already.
+        """
+        source = read_source(path)
+        if source.name in self.files:
+            raise InputError(
+                f"{self.folder} has the source {source.name!r} already; remove that one first"
+            )
+        self._check_sinks(source)
+        read_rows(source, self.config)
+        self._check_base(source)
+        place = self.folder / FOLDER / file_name(source.name)
+        with atomic_folder(place) as scratch:
+            if place.exists():
+                raise InputError(f"{place} is there, and holds another source; rename that file")
+            shutil.copyfile(path, scratch / place.name)
+            os.replace(scratch / place.name, place)
+        return read_source(place)
+
+    def remove(self, name: str) -> Source:
+        """Deletes the file of a source, and nothing else. Raises InputError if there is none."""
+        source = self.find(name)
+        source.path.unlink()
+        return source
+
+    def _check_base(self, source: Source) -> None:
+        if source.base != self.base:
+            raise InputError(
+                f"{source.path} was trained with another base than the weights of {self.folder}; "
+                "use it with its own"
+            )
+
+    def _check_sinks(self, source: Source) -> None:
+        if source.sinks != self.config.sinks.active:
+            raise InputError(
+                f"{source.path} has {source.sinks} sinks, and a source of {self.folder} has "
+                f"{self.config.sinks.active}; use it with sources that have as many"
+            )
+
+
+def in_folder(folder: pathlib.Path) -> Sources | None:
+    """The sources of a folder with a file for each; None for any other place. Raises InputError as
+    `Sources`.
+    """
     path = folder / CONFIG
     if not path.is_file():
         return None
     config = from_json(path.read_text(errors="replace"), str(path))
-    return config if config.sinks.sparse else None  # those of matrices are in the weights
+    # Sinks that are not sparse are in the weights.
+    return Sources(folder, config) if config.sinks.sparse else None
 
 
-def files_of(folder: pathlib.Path) -> list[Source]:
-    """All source files of a folder, in the order of their names, whether or not they fit it.
-
-    Raises:
-      InputError: it has no sources; a file that is none, or damaged; two of one name.
-    """
-    if config_of(folder) is None:
+def open_sources(folder: pathlib.Path) -> Sources:
+    """The same, where the command needs some. Raises InputError for any other place."""
+    if (found := in_folder(folder)) is None:
         raise InputError(
             f"{folder} is no folder with source files; memsinks_jax.export --sources=DIR writes one"
         )
-    found = sorted(
-        map(read_source, (folder / FOLDER).glob(f"*{_SUFFIX}")), key=lambda source: source.name
-    )
-    for one, other in itertools.pairwise(found):
-        if one.name == other.name:
-            raise InputError(
-                f"{one.path} and {other.path} are both the source {one.name!r}; delete one of them"
-            )
     return found
-
-
-def sources_of(folder: pathlib.Path) -> list[Source]:
-    """The sources of a folder by their numbers. Raises InputError as `files_of`, and for another
-    number of sinks.
-    """
-    found, config = files_of(folder), config_of(folder)
-    for source in found:
-        check_sink_number(source, config, folder)
-    return found
-
-
-def find(folder: pathlib.Path, name: str) -> Source:
-    """The file of a source. Raises InputError if there is none."""
-    found = {source.name: source for source in files_of(folder)}
-    if name not in found:
-        raise InputError(
-            f"{folder} has no source {shown(name)}; it has "
-            f"{some(list(map(shown, found))) or 'none'}"
-        )
-    return found[name]
 
 
 def read_source(path: pathlib.Path) -> Source:
@@ -121,11 +192,21 @@ def read_source(path: pathlib.Path) -> Source:
 
 def read_words(source: Source) -> np.ndarray:
     """The words of the group, see data/nearest.py -> uint64 (n,)."""
+    found = _arrays(source, lambda name: name == _WORDS)
+    if not found:
+        raise InputError(f"{source.path}: cannot be read (it has no words); delete or replace it")
+    return found[_WORDS]
+
+
+def _arrays(source: Source, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
     try:
         with safetensors.safe_open(source.path, framework="np") as opened:
-            return opened.get_tensor(_WORDS)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{source.path}: cannot be read ({error}); delete or replace it") from None
+            return {name: opened.get_tensor(name) for name in filter(wanted, opened.keys())}
+    # the last: a type that NumPy has not
+    except (safetensors.SafetensorError, OSError, AttributeError) as error:
+        raise InputError(
+            f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it"
+        ) from None
 
 
 def write_source(
@@ -159,38 +240,11 @@ def file_name(name: str) -> str:
     return quoted + _SUFFIX
 
 
-def read_tables(folder: pathlib.Path, config: Config) -> dict[str, np.ndarray]:
-    """The tables of sparse sinks of a folder, float32: row n k + i is sink i of the n-th source.
-
-    Args:
-      config: with as many sinks as the folder has.
-    Raises:
-      InputError: as `sources_of`; arrays of other shapes; a base that is not the folder's.
-    """
-    found, wanted = sources_of(folder), _shapes(config)
-    check_base(found, base_of(folder, config), folder)
-    tables = {
-        name: np.empty((config.sinks.pool, *shape[1:]), np.float32)
-        for name, shape in wanted.items()
-    }
-    for number, source in enumerate(found):
-        for name, rows in read_rows(source, config).items():
-            tables[name][number * source.sinks : (number + 1) * source.sinks] = rows
-    return tables
-
-
 def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
     """{name of a table: its rows}, in the file's type. Raises InputError unless they are those of
     the config's model.
     """
-    try:
-        with safetensors.safe_open(source.path, framework="np") as opened:
-            rows = {name: opened.get_tensor(name) for name in opened.keys() if name != _WORDS}  # noqa: SIM118
-    # the last: a type that NumPy has not
-    except (safetensors.SafetensorError, OSError, AttributeError) as error:
-        raise InputError(
-            f"{source.path}: cannot be read ({str(error).strip()}); delete or replace it"
-        ) from None
+    rows = _arrays(source, lambda name: name != _WORDS)
     shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config)
     if shapes != wanted:
         different = min(
@@ -198,8 +252,7 @@ def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
         )
         raise InputError(
             f"{source.path}: {different} is {shapes.get(different)}, and this model needs "
-            f"{wanted.get(different)}; it is of "
-            "another model"
+            f"{wanted.get(different)}; it is of another model"
         )
     if broken := [name for name, array in rows.items() if not np.isfinite(array).all()]:
         raise InputError(f"{source.path}: {broken[0]} holds nan or inf; delete or replace it")
@@ -217,9 +270,8 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
     """A hash of the weights of a folder, 64 hexadecimal digits. `config` is that of its model.
 
     It stays the same if the folder is copied, if the weights are cut into files in another way, and
-    if they are rounded to
-    bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of each alone and then
-    together.
+    if they are rounded to bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of
+    each alone and then together.
     """
     from memsinks_jax.models.hugging_face import tensors  # brings jax
 
@@ -244,27 +296,19 @@ def write_code(folder: pathlib.Path, config: Config, base: str, tokenizer: AnyTo
         "base": base,
         "at_least": nearest.AT_LEAST,
         "special": textwrap.fill(f"{list(tokenizer.special)}", 98, break_long_words=False),
-        "nearest": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
+        "nearest": source_text(*code),
     }
-    place = importlib.resources.files("memsinks_jax.models") / f"{_CODE}.template"
-    text = string.Template(place.read_text(encoding="utf-8")).substitute(values)
-    (folder / f"{_CODE}.py").write_text(text)
-    return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithSources"}}
+    return write_class(folder, "modeling_memsinks", "ModelWithSources", values)
 
 
-def check_base(found: list[Source], base: str, folder: pathlib.Path) -> None:
-    for source in found:
-        if source.base != base:
-            raise InputError(
-                f"{source.path} was trained with another base than the weights of {folder}; use "
-                "it with its own"
-            )
+def source_text(*functions: Callable) -> str:
+    """Python functions as text, for a class that computes what we do."""
+    return "\n\n\n".join(inspect.getsource(each).strip() for each in functions)
 
 
-def check_sink_number(source: Source, config: Config, folder: pathlib.Path) -> None:
-    if source.sinks != config.sinks.active:
-        raise InputError(
-            f"{source.path} has {source.sinks} sinks, and a source of {folder} has "
-            f"{config.sinks.active}; use it with "
-            "sources that have as many"
-        )
+def write_class(folder: pathlib.Path, module: str, name: str, values: Mapping[str, object]) -> dict:
+    """Writes a PyTorch class of a template, which transformers loads -> its entries in config.json."""
+    template = importlib.resources.files("memsinks_jax.models") / f"{module}.template"
+    text = string.Template(template.read_text(encoding="utf-8")).substitute(values)
+    (folder / f"{module}.py").write_text(text)
+    return {"auto_map": {"AutoModelForCausalLM": f"{module}.{name}"}}

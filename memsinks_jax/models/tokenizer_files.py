@@ -199,8 +199,7 @@ def _compare(
         or sum(differ(piece.replace(SPACE, " ")) for piece in pieces) > len(pieces) / 100
     ):
         raise InputError(
-            "tokenizer.model: it was made with other settings than those of the tokenizers "
-            "trained here, so that no equal "
-            "tokenizer.json can be written; take a run with a tokenizer that was trained here, "
-            "or a tokenizer.json"
+            "tokenizer.model: it was made with other settings than those of the tokenizers trained "
+            "here, so that no equal tokenizer.json can be written; take a run with a tokenizer "
+            "that was trained here, or a tokenizer.json"
         )

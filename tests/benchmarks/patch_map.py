@@ -30,6 +30,7 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.model import host_memory
 from memsinks_jax.models.folder import write_folder
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.training.step import init_state
 from memsinks_jax.variants import make_config
 
@@ -114,16 +115,8 @@ def main():
 
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "hf"
-
-            def read(of, layer, params=params):
-                array = params
-                for part in of.split("/"):
-                    array = array[part]
-                return np.asarray(array if layer is None else array[layer])
-
-            write_folder(
-                path, config, tokenizer, read, True, "float32", "", (), Opened(config.sinks, nobody)
-            )
+            nobodys = Opened(config.sinks, nobody)
+            write_folder(path, Trained(config, tokenizer, params, 0, nobodys), "", drop=True)
             theirs = by_transformers(path, config, prompt.tokens[0, :known], deltas_LTW, target)
         others = {"our model, one call a site": one_by_one}
         others |= {"transformers, one forward a site": theirs} if theirs else {}
