@@ -7,6 +7,19 @@ from conftest import EVERYBODY
 from memsinks_jax.models.folder import write_folder
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.training.step import init_state
+
+
+def random_params(config, seed=0, noise=0.1):
+    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would
+    not show.
+    """
+    leaves, tree = jax.tree.flatten(init_state(config, 10).params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    moved = [
+        a + noise * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(tree, moved)
 
 
 def open_folder(place):

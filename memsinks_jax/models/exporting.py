@@ -182,9 +182,7 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
         code = sources.write_code(folder, base, known, stored.tokenizer)
         content = json.loads((folder / "config.json").read_text()) | code
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-        tables = {
-            name: np.asarray(stored.read(name)).astype(of_files) for name in tables_of(config.model)
-        }
+        tables = {name: stored.read(name).astype(of_files) for name in tables_of(config.model)}
         stored.close()
         (folder / sources.FOLDER).mkdir()
         for number in numbers.tolist():

@@ -85,11 +85,8 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
     card = source / "README.md" if source else None
     text = card.read_text(errors="replace") if card and card.is_file() else ""
     head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    fields = (
-        dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE))
-        if head
-        else {}
-    )
+    stated = r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)"
+    fields = dict(re.findall(stated, head[1], re.MULTILINE)) if head else {}
     if named.startswith(PREFIX) or (
         re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()
     ):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import EVERYBODY, tiny_config
-from folders import open_folder, write
+from folders import open_folder, random_params, write
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
@@ -54,17 +54,6 @@ def config_of(family):
     for name, value in FAMILIES[family].items():
         config = with_fields(config, {f"model.{name}": value})
     return config
-
-
-def random_params(config, seed=0):
-    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would
-    not show.
-    """
-    params = init_state(config, 10).params
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    noise = [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(tree, noise)
 
 
 def logits_of(config, params, tokens, mode="all"):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
-from folders import open_folder, write
+from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
@@ -27,7 +27,6 @@ from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.training import loop
 from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.step import init_state
 
 PAD, START, END, EOT = range(600, 604)
 TEMPLATE = (
@@ -52,22 +51,13 @@ def text(tmp_path_factory):
     return path
 
 
-def random_params(config):
-    leaves, tree = jax.tree.flatten(init_state(config, 1).params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    return jax.tree.unflatten(
-        tree,
-        [a + 0.2 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)],
-    )
-
-
 def folder_at(folder, opens="", **of_tokenizer):
     """An instruct model as others write it: no token has a usual name, generation ends at one of
     two.
     """
     config = with_fields(tiny_config(), {"sinks.kind": "none", "data.vocabulary_size": 640})
     model = JsonTokenizer(byte_level(CHAT, opens), end_of_text=END)
-    write(folder, config, random_params(config), model, CARD)
+    write(folder, config, random_params(config, noise=0.2), model, CARD)
     (folder / "special_tokens_map.json").unlink()
     changes = {
         "config": {

@@ -19,6 +19,7 @@ import safetensors
 import safetensors.numpy
 import tokenizers
 from conftest import ROOT, tiny_config
+from folders import random_params
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, generate, open_model
@@ -62,16 +63,6 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_corpus(tiny_config()).tokenizer
-
-
-def random_params(config, seed=0):
-    params = build_model(config)[0].init(jax.random.key(seed))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return jax.tree.unflatten(
-        tree,
-        [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)],
-    )
 
 
 def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, read=True, **changed):
