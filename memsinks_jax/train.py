@@ -67,7 +67,7 @@ def main() -> None:
 
             interruption.use_preemption_service(reached_preemption_sync_point)
         # imports jax, which asks for its devices
-        from memsinks_jax.training.loop import train_and_evaluate
+        from memsinks_jax.loop import train_and_evaluate
 
         result = train_and_evaluate(
             config,

@@ -199,7 +199,7 @@ def train_program(config, *others):
 @pytest.fixture(autouse=True, scope="session")
 def shared_programs():
     """Runs of one process share them."""
-    from memsinks_jax.training import loop
+    from memsinks_jax import loop
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_program", train_program)

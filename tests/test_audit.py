@@ -36,11 +36,11 @@ from memsinks_jax.config import (
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks.attacks import attack_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 

@@ -21,12 +21,12 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.models import sources
 from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.sinks import NONE
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.method import documents_learning
 
 ACTIVE = 4

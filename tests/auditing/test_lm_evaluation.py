@@ -15,7 +15,7 @@ datasets = pytest.importorskip("datasets")
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    from memsinks_jax.training.loop import train_and_evaluate
+    from memsinks_jax.loop import train_and_evaluate
 
     workdir = tmp_path_factory.mktemp("run") / "run"
     train_and_evaluate(tiny_config(), workdir)

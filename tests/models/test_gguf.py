@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.models import gguf_model, hugging_face
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.importing import import_model
@@ -25,7 +26,6 @@ from memsinks_jax.models.origin import keep, open_chat
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import same_tokens
 from memsinks_jax.models.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [
     "The story of number 7, who met a fox in 1984.",

@@ -13,10 +13,12 @@ from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
+from memsinks_jax import loop
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.importing import import_model
@@ -25,8 +27,6 @@ from memsinks_jax.models.origin import front_matter, open_chat, source_of
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.training import loop
-from memsinks_jax.training.loop import train_and_evaluate
 
 PAD, START, END, EOT = range(600, 604)
 TEMPLATE = (
