@@ -571,7 +571,9 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     files = [
         sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names
     ]
-    assert [one["name"] for one in listing(place)["sources"]] == sorted([*NAMES, *names])
+    assert [one["name"] for one in listing(sources.open_sources(place))["sources"]] == sorted(
+        [*NAMES, *names]
+    )
     head, _, *lines = capsys.readouterr().err.splitlines()
     assert (
         len(lines) == len(NAMES) + 3
