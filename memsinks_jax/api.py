@@ -30,13 +30,12 @@ from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
 from memsinks_jax.evals.document_loss import Answers, Around, DocumentLoss, batches_by_length
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.origin import open_chat
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import MODES, has_sinks
 
 logger = logging.getLogger(__name__)
@@ -174,8 +173,7 @@ class Model:
         if kind != "content" and self.needs_ids(sinks):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for "
-                "other documents"
-                f"{'; give the group' if kind == 'group' else ''}"
+                f"other documents{'; give the group' if kind == 'group' else ''}"
             )
         return np.stack([ids.content_id(document) for document in tokens])
 
@@ -265,7 +263,7 @@ def evaluate(
             )
     elif group:
         raise InputError("--group is the group of other files; name them by --files=GLOB")
-    elif is_folder(workdir):
+    elif not model.run.stored.is_run:
         raise InputError(
             f"{workdir} is a model without the documents of a run; give others by --files=GLOB"
         )
@@ -360,8 +358,7 @@ def generate(
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts "
-            "with the prompt (see "
-            "documents.jsonl of the run), or --group=NAME"
+            "with the prompt (see documents.jsonl of the run), or --group=NAME"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):

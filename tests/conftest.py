@@ -190,7 +190,7 @@ def train_program(config, *others):
 @pytest.fixture(autouse=True, scope="session")
 def shared_programs():
     """Runs of one process share them."""
-    from memsinks_jax.training import loop
+    from memsinks_jax import loop
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_program", train_program)
@@ -245,7 +245,7 @@ LONG = (
     "test_evals",
     "test_export",
     "test_rows_properties",
-    "test_source",
+    "test_origin",
     "test_decoder",
     "test_plan",
     "test_moved",

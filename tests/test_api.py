@@ -18,9 +18,9 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")

@@ -36,11 +36,11 @@ from memsinks_jax.config import (
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks.attacks import attack_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 
@@ -249,7 +249,7 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
     read = Documents(
         [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
     )
-    export_for_open_unlearning(folder / "other", place, None, run.tokenizer, read, read)
+    export_for_open_unlearning(folder / "other", {"model": open_run(place)}, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
     assert "retain_logs_path=saves" not in commands  # without an oracle
@@ -369,7 +369,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
         "non_members_files": str(folder / "new.txt"),
         "prefixes": (4,),
     }
-    monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
+    monkeypatch.setattr("memsinks_jax.models.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
     exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
     dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]

@@ -21,12 +21,12 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
-from memsinks_jax.interop import sources
-from memsinks_jax.runs.exporting import export, export_sources
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models import sources
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.sinks import NONE
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.method import documents_learning
 
 ACTIVE = 4
@@ -358,13 +358,15 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
         np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
     export_sources(tmp_path / "longer", tmp_path / "more")
     one, other = (
-        sources.read_rows(sources.find(place, "author 0"), sources.config_of(place))
+        sources.read_rows(
+            sources.open_sources(place).find("author 0"), sources.open_sources(place).config
+        )
         for place in (tmp_path / "more", tmp_path / "model")
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
     assert (
         sources.base_of(tmp_path / "more", after.config)
-        == sources.find(tmp_path / "model", "author 0").base
+        == sources.open_sources(tmp_path / "model").find("author 0").base
     )
 
 

@@ -24,12 +24,12 @@ from memsinks_jax.config import (
     with_fields,
 )
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop.hub import folder_of
-from memsinks_jax.runs import exporting
-from memsinks_jax.runs.exporting import documents_read, export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models import exporting
+from memsinks_jax.models.exporting import documents_read, export
+from memsinks_jax.models.hub import folder_of
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.training.metrics import read_metrics
 
 

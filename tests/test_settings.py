@@ -13,8 +13,8 @@ from conftest import NOT_COMPILED, compiled, tiny_config
 from memsinks_jax.config import InputError, flatten, validate, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import sharding
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
 MASKING = "memsinks_jax.studies.methods.gradient_masking"

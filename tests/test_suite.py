@@ -12,8 +12,8 @@ from conftest import ROOT, tiny_config
 from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.preparing.prepare import prepare
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import VARIANTS
 
@@ -116,7 +116,7 @@ def grouped(tmp_path_factory):
 USERS = """
 import pathlib, sys
 from memsinks_jax.config import from_json
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
 for name in sys.argv[1:]:
     place = pathlib.Path(name)
     train_and_evaluate(from_json((place / "asked.json").read_text(), name), place / "theirs")

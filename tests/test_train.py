@@ -18,10 +18,10 @@ from memsinks_jax.config import InputError, MeshConfig, with_fields
 from memsinks_jax.data.counts import counts
 from memsinks_jax.data.ids import to_hex
 from memsinks_jax.forgetting.removal import Request, forget
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdir_module
 from memsinks_jax.runs.interruption import Interrupted, locked
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, read_metrics
 
 

@@ -16,7 +16,7 @@ from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 

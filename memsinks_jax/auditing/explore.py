@@ -28,10 +28,9 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.document_loss import rows_at_once
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
-from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import steps_in
 from memsinks_jax.training.metrics import read_metrics
@@ -161,7 +160,7 @@ def _groups(
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
-    corpus = corpus_of(workdir, members_files, non_members_files)
+    corpus = corpus_of(run, members_files, non_members_files)
     files = {"repeated": members_files, "held_out": non_members_files}
     found = {}
     for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
@@ -269,9 +268,9 @@ def _over_training(
     """(steps of the checkpoints that are there, {subject: for each but the newest the nats of every
     document's tokens}). Damaged ones are passed over; a folder of a model alone has none.
     """
-    if is_folder(workdir):
-        return [], {}
     newest = subjects[0].run
+    if not newest.stored.is_run:
+        return [], {}
     every = documents._replace(answers=None)  # the page shows prompts, too
     rows, size = (
         rows_of(every, newest),

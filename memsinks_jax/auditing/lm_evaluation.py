@@ -28,7 +28,7 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
-from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.models.trained import Trained, open_run
 
 _MOST_WRITTEN = 256  # tokens of an answer, if the task gives no limit
 

@@ -16,11 +16,10 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.evals.document_loss import padded
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.interop.tokenizer_files import same_tokens
 from memsinks_jax.model import placement, sparse_sinks
+from memsinks_jax.models.tokenizer_files import same_tokens
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)
@@ -93,15 +92,13 @@ def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
     return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
-def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:
+def corpus_of(run: Trained, members_files: str, non_members_files: str) -> Corpus | None:
     """The run's own documents, unless all documents to measure are from files. A folder with only a
     model has none.
     """
-    return (
-        None
-        if is_folder(workdir) or (members_files and non_members_files)
-        else workdirs.read_corpus(workdir)
-    )
+    if not run.stored.is_run or (members_files and non_members_files):
+        return None
+    return workdirs.read_corpus(run.stored.place)
 
 
 def documents_of(
@@ -146,7 +143,7 @@ def documents_of(
         times = [known.get(ids.to_hex(identity)) for identity in identities]
         encounters = None if None in times else np.array(times)
         return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
-    if is_folder(workdir):
+    if not run.stored.is_run:
         raise InputError(
             f"{workdir} is a model without the documents of its run; give --members and "
             "--non_members"

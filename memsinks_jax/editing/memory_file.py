@@ -12,7 +12,7 @@ import safetensors
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import DISTANCES, PLACES, RULES, SITES, Memory
-from memsinks_jax.interop.weights import packed
+from memsinks_jax.models.weights import packed
 from memsinks_jax.sinks import partition
 
 FORMAT = "memsinks_jax memory 1"

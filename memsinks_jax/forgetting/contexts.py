@@ -12,7 +12,7 @@ from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting.request import PLACEBOS, Found, as_read
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 
 def rows_in(run: Trained, texts: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:

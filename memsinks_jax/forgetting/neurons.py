@@ -18,7 +18,7 @@ from memsinks_jax.data import ids, order
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 RESAMPLES = 2000  # resamplings of the documents, for intervals
 

@@ -19,10 +19,10 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, save
-from memsinks_jax.runs.trained import Trained
 
 MODES = ("own", "all")  # with sinks by context both are one
 

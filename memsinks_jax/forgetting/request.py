@@ -24,9 +24,8 @@ from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             f"{config.sinks.kind}); no single "
             "document can be removed"
         )
-    if is_folder(workdir) and run.groups:
+    if run.groups and not run.stored.is_run:
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
         raise InputError("give what to remove by one of --documents, --ids, --group and --text")
@@ -82,7 +81,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         )
     if asked.text:
         return _of_text(workdir, run, asked.text, others, held_out)
-    if not is_folder(workdir):
+    if run.stored.is_run:
         corpus = workdirs.read_corpus(workdir)
     elif not asked.documents:
         raise InputError(
@@ -168,7 +167,7 @@ def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_
     if not len(documents.tokens[0]):
         raise InputError(f"--text={shown}: it has no token; give the text to remove")
     sets = {"target": documents}
-    if not is_folder(workdir):
+    if run.stored.is_run:
         _, of_run, _ = _of_run(workdirs.read_corpus(workdir), set())
         sets |= {name: of_run[name] for name in ("others", "held_out") if name in of_run}
     for name, files in (("others", others), ("held_out", held_out)):
@@ -197,7 +196,7 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
             (~are_open).sum(),
             names,
         )
-    if run.opened.everybody and run.config.sinks.traits.owned and is_folder(workdir):
+    if run.opened.everybody and run.config.sinks.traits.owned and not run.stored.is_run:
         logger.warning(
             "%s has sinks for every document: whether it has read these is not recorded", workdir
         )

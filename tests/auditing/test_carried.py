@@ -18,7 +18,7 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model import placement, sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 DOCUMENTS = Documents(
     [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])],

@@ -15,7 +15,7 @@ datasets = pytest.importorskip("datasets")
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    from memsinks_jax.training.loop import train_and_evaluate
+    from memsinks_jax.loop import train_and_evaluate
 
     workdir = tmp_path_factory.mktemp("run") / "run"
     train_and_evaluate(tiny_config(), workdir)
@@ -24,7 +24,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     return open_run(workdir)
 

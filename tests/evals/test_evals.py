@@ -25,7 +25,7 @@ from memsinks_jax.evals.document_loss import (
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
 

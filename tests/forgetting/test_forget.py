@@ -21,11 +21,11 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.forgetting.request import _no_group
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")

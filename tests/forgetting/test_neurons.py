@@ -15,7 +15,7 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 

@@ -16,15 +16,15 @@ from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import sharding
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @functools.cache

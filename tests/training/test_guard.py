@@ -9,10 +9,10 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import guard as guards
 from memsinks_jax.training import sharding
 from memsinks_jax.training.guard import check_update, init_guard
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state, make_train_step
 

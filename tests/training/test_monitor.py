@@ -11,9 +11,9 @@ from memsinks_jax.config import Config, InputError, MonitorConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs.interruption import Interrupted
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.monitor import Monitor, count, estimates, init_sketch
 

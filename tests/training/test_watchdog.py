@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from memsinks_jax.training import loop
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax import loop
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training.watchdog import Watchdog
 
 

@@ -53,7 +53,7 @@ def _recovered(run: Run) -> dict[str, float]:
     """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened = open_run(run.workdir)

@@ -152,7 +152,7 @@ class _Subject:
         from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
         from memsinks_jax.evals.memorization import batches_by_role
         from memsinks_jax.model import placement
-        from memsinks_jax.runs.trained import open_run
+        from memsinks_jax.models.trained import open_run
 
         self._model = open_run(workdir)
         self._config, self._params = self._model.config, self._model.params

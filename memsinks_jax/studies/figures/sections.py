@@ -23,7 +23,7 @@ def continuations(runs: list[Run]) -> list[str]:
     """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.model.generation import Generator, Settings
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     groups = by_variant(runs)
     if not {"standard", "sinks"} <= set(groups):

@@ -15,7 +15,7 @@ from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.attacks import attacks, calibration
 from memsinks_jax.studies.attacks.calibration import calibrate
 from memsinks_jax.studies.attacks.quantization import quantize, quantized, without_sinks

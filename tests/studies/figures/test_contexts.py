@@ -10,13 +10,13 @@ from memsinks_jax.auditing import forced
 from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import NONE
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.figures import contexts, rivals_measures
 from memsinks_jax.studies.figures import contexts_measures as measures
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import VARIANTS
 

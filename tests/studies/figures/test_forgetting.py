@@ -10,10 +10,10 @@ from conftest import tiny_config
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.figures import forgetting
 from memsinks_jax.studies.figures import forgetting_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 

@@ -13,11 +13,11 @@ from conftest import tiny_config
 from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.config import with_fields
 from memsinks_jax.evals.documents import Documents
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.figures import membership
 from memsinks_jax.studies.figures import membership_corpus as corpus
 from memsinks_jax.studies.figures import membership_measures as measures
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 

@@ -4,9 +4,9 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import Config, to_json, with_fields
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.figures import pool, step_times
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 LOSSES = {

@@ -13,12 +13,12 @@ from conftest import tiny_config
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.sinks import partition
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import removal
 from memsinks_jax.studies.figures import removal_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run, make_jobs
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import CONFIGS
 

@@ -11,11 +11,11 @@ from measured import details
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures import post_hoc, rivals, rivals_measures
 from memsinks_jax.studies.figures.rivals import Place
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 CURVES = {method: [(0.5, 0.1), (0.9, 0.4)] for method in post_hoc.METHODS}

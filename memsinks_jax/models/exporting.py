@@ -8,7 +8,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +17,19 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.chat import has_template
-from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.documents import in_words, printable
-from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import numbered_ids
-from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop import hugging_face, sources
-from memsinks_jax.interop.folder import (
-    DTYPES,
-    is_folder,
-    open_folder,
-    read_config,
-    reader,
-    write_folder,
-)
-from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.models import hugging_face, sources
+from memsinks_jax.models.folder import DTYPES, write_folder
+from memsinks_jax.models.origin import front_matter, origin
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.trained import numbered_id, open_run
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import contexts_in, numbered_id, open_run, opened_in
 from memsinks_jax.sinks import (
     document_masks,
     document_sinks,
@@ -48,9 +38,7 @@ from memsinks_jax.sinks import (
     partition,
     share_on,
 )
-from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
-from memsinks_jax.training.step import init_params
 
 logger = logging.getLogger(__name__)
 
@@ -66,46 +54,14 @@ _LOSSES = {
 }
 
 
-class _Opened(NamedTuple):
+def _open(place: pathlib.Path) -> Stored:
     """A run, or a folder with sinks, of which one parameter or slice is read at a time."""
-
-    config: Config
-    tokenizer: AnyTokenizer
-    read: Callable[[str, int | None], np.ndarray]
-    checkpoints: Checkpoints | None  # of a run
-    opened: Opened
-    groups: Sequence[str]
-    contexts: Contexts | None
-
-
-def _open(workdir: pathlib.Path) -> _Opened:
-    groups = workdirs.read_groups(workdir)
-    if is_folder(workdir):
-        if not has_sinks(read_config(workdir)):
-            raise InputError(f"{workdir} is a Hugging Face folder without sinks; use it as it is")
-        config, tokenizer, params = open_folder(workdir)
-        return _Opened(
-            config,
-            tokenizer,
-            reader(params),
-            None,
-            opened_in(workdir, config),
-            groups,
-            contexts_in(workdir, config),
-        )
-    config, tokenizer = workdirs.read_config(workdir), workdirs.read_tokenizer(workdir)
-    checkpoints = Checkpoints(workdir)
-    checkpoints.check_params(jax.eval_shape(lambda: init_params(config)))
-    opened = opened_in(workdir, config, checkpoints.newest() or 0)
-    return _Opened(
-        config,
-        tokenizer,
-        checkpoints.read,
-        checkpoints,
-        opened,
-        groups,
-        contexts_in(workdir, config),
-    )
+    stored = Stored(place)
+    if stored.is_run:
+        stored.checkpoints.check_params(stored.shapes)
+    elif not has_sinks(stored.config):
+        raise InputError(f"{place} is a Hugging Face folder without sinks; use it as it is")
+    return stored
 
 
 def export(
@@ -130,10 +86,11 @@ def export(
       no such model.
     """
     output.check_free(out)
-    config, tokenizer, read, checkpoints, opened, names, contexts = _open(workdir)
+    stored = _open(workdir)
+    config, names = stored.config, stored.groups
     parts = partition(config.model, config.sinks)
     remaining = _sinks_of(config, knows) if knows else []
-    if knows and not opened(ids.from_hex(knows)):
+    if knows and not stored.opened(ids.from_hex(knows)):
         raise InputError(
             f"--sinks={knows}: this document never came back, so it has no sinks; give another, "
             "or drop"
@@ -160,27 +117,13 @@ def export(
         fate += f", but for those of {', '.join(map(printable, groups))}"
         merged = shlex.quote(",".join(map(printable, groups)))
         command = f"sources --folder={workdir} --merge={merged} --out=DIR"
-    about = (workdir, config, tokenizer, checkpoints, drop, dtype)
-    card = _card(*about, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
+    card = _card(stored, drop, dtype, f"Here the sinks are {fate}.", f"{command} --dtype={dtype}")
     with atomic_folder(out) as scratch:
         folder = scratch / out.name
-        written = write_folder(
-            folder,
-            config,
-            tokenizer,
-            read,
-            drop,
-            dtype,
-            card,
-            remaining,
-            opened,
-            source_of(workdir),
-            contexts,
-        )
-        if checkpoints:
-            checkpoints.close()
+        written = write_folder(folder, stored, card, drop, dtype, remaining)
+        stored.close()
         if not drop and names:
-            workdirs.write_groups(folder, names, workdirs.read_nearest(workdir))
+            workdirs.write_groups(folder, names, stored.nearest)
         small = before["parameters"] * 4 <= _MEASURED_UP_TO
         before["tokens_per_second"], after = _speeds(workdir, folder) if small else (None, None)
         os.replace(folder, out)
@@ -189,7 +132,7 @@ def export(
 
 def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None = None) -> dict:
     """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group:
-    see interop/sources.py.
+    see models/sources.py.
 
     Args:
       dtype: of the weights and of the files; None: float32, and bfloat16 of the files.
@@ -201,61 +144,51 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
       no such model.
     """
     output.check_free(out, "sources")
-    config, tokenizer, read, checkpoints, opened, names, _ = _open(workdir)
+    stored = _open(workdir)
+    config, names = stored.config, stored.groups
     if not config.sinks.by_group or not is_sparse(config.sinks):
         raise InputError(
             f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is "
-            f"{config.sinks.sampling}, "
-            f"sparse {config.sinks.sparse}); train with --config.data.ids=group "
-            "--config.sinks.sampling=disjoint "
-            "--config.sinks.sparse=True --config.sinks.active=16"
+            f"{config.sinks.sampling}, sparse {config.sinks.sparse}); train with "
+            "--config.data.ids=group --config.sinks.sampling=disjoint --config.sinks.sparse=True "
+            "--config.sinks.active=16"
         )
-    numbers = np.flatnonzero(opened(numbered_ids(names)))
+    numbers = np.flatnonzero(stored.opened(numbered_ids(names)))
+    never = len(names) - len(numbers)
     if not len(numbers):
         raise InputError(
             f"{workdir}: no group came back in training, so none has sinks; train longer"
         )
-    if len(numbers) < len(names):
-        logger.warning(
-            "%d of %d groups never came back: they get no file",
-            len(names) - len(numbers),
-            len(names),
-        )
+    if never:
+        logger.warning("%d of %d groups never came back: they get no file", never, len(names))
     shared, count, size = partition(config.model, config.sinks).shared, config.sinks.active, 0
     base = with_fields(
         config, {"model.hidden": shared, "sinks.shared_fraction": 1.0, "sinks.pool": 0}
     )
     fate = (
-        "Here they are no part of the weights: each source (a group of documents) has its own in "
-        "a file of `sources/`. "
-        "Delete a file to withdraw the source. In PyTorch `trust_remote_code=True` gives a model "
-        "with `set_sources([...])`, "
-        "which turns them on."
+        "Here they are no part of the weights: each source (a group of documents) has its own in a "
+        "file of `sources/`. Delete a file to withdraw the source. In PyTorch "
+        "`trust_remote_code=True` gives a model with `set_sources([...])`, which turns them on."
     )
     command = f"export --workdir={workdir} --sources=DIR" + (f" --dtype={dtype}" if dtype else "")
     of_weights, of_files = dtype or "float32", DTYPES[dtype or "bfloat16"]
-    card = _card(workdir, config, tokenizer, checkpoints, True, of_weights, fate, command)
+    card = _card(stored, True, of_weights, fate, command)
     with atomic_folder(out) as scratch:
         folder = scratch / out.name
-        about = (config, tokenizer, read, True, of_weights, card, (), opened)
-        written = write_folder(folder, *about, source_of(workdir))
+        written = write_folder(folder, stored, card, True, of_weights)
         known = sources.base_of(folder, base)
         (folder / sources.CONFIG).write_text(to_json(base))
-        code = sources.write_code(folder, base, known, tokenizer)
+        code = sources.write_code(folder, base, known, stored.tokenizer)
         content = json.loads((folder / "config.json").read_text()) | code
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-        tables = {
-            name: np.asarray(read(name, None)).astype(of_files) for name in tables_of(config.model)
-        }
-        if checkpoints:
-            checkpoints.close()
+        tables = {name: stored.read(name).astype(of_files) for name in tables_of(config.model)}
+        stored.close()
         (folder / sources.FOLDER).mkdir()
-        found = workdirs.read_nearest(workdir)
         for number in numbers.tolist():
             rows = {
                 name: table[number * count : (number + 1) * count] for name, table in tables.items()
             }
-            about = names[number], rows, known, found.of(number)
+            about = names[number], rows, known, stored.nearest.of(number)
             size += sources.write_source(folder / sources.FOLDER, *about).stat().st_size
         os.replace(folder, out)
     return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
@@ -315,56 +248,41 @@ def _speeds(*places: pathlib.Path) -> list[float]:
     return [rows * length / float(np.median(place)) for place in seconds]
 
 
-def _card(
-    workdir: pathlib.Path,
-    config: Config,
-    tokenizer: AnyTokenizer,
-    checkpoints: Checkpoints | None,
-    drop: bool,
-    dtype: str,
-    fate: str,
-    command: str,
-) -> str:
+def _card(stored: Stored, drop: bool, dtype: str, fate: str, command: str) -> str:
     """The model card: the model, its data and origin, what became of its sinks, the measurements,
     and the command.
     """
+    workdir, config, step, came = stored.place, stored.config, stored.step, stored.origin
     parts = partition(config.model, config.sinks)
-    step = checkpoints and checkpoints.newest()
-    tokens = None if step is None else checkpoints.progress(step)["tokens"]
+    tokens = stored.checkpoints.progress(step)["tokens"] if stored.is_run else None
     metrics = {name: value for line in read_metrics(workdir) for name, value in line.items()}
     data = config.data
-    source = (
-        f"the files `{data.files}`"
-        if data.files
-        else f"the embedded stories of memsinks_jax, seed {config.seed}"
-    )
+    texts = f"the embedded stories of memsinks_jax, seed {config.seed}"
+    if data.files:
+        texts = f"the files `{data.files}`"
     sinks = f"It has no memorization sinks; its MLPs have {parts.shared} neurons."
     if parts.sinks:
         on = "all" if config.sinks.traits.on_for_all else f"{share_on(config.sinks, parts.sinks):g}"
         sinks = (
-            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by "
-            "all documents and "
-            f"{parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of them on for a "
-            f"document). {fate}"
+            f"Of the {sum(parts)} neurons of every MLP, the first {parts.shared} are shared by all "
+            f"documents and {parts.sinks} are memorization sinks ({config.sinks.kind}, {on} of "
+            f"them on for a document). {fate}"
         )
     if config.sinks.traits.by_context:
         sinks = (
             f"In training {in_words(config.contexts.rows, 'context')} of repeated text had sinks "
-            "of their own, rows of a "
-            f"table that is added before the head. {fate}"
+            f"of their own, rows of a table that is added before the head. {fate}"
         )
-    came, began = source_of(workdir), ""
-    initial = origin(came) or config.model.initial
+    initial, began = origin(came) or config.model.initial, ""
     if initial and step:
         began = f"It started from the weights of `{initial}`. "
     owners = "the texts and of the model it started from" if initial else "the texts"
-    if checkpoints is None:
+    if not stored.is_run:
         training = f"exported from `{workdir}`, whose own card describes how it was made"
     elif step:
         training = (
-            f"trained with memsinks_jax (variant `{config.variant}`) for "
-            f"{in_words(step, 'step')} on "
-            f"{in_words(tokens or 0, 'token')} of {source}: {documents_read(data)} (repeats: "
+            f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} "
+            f"on {in_words(tokens or 0, 'token')} of {texts}: {documents_read(data)} (repeats: "
             f"{data.repeats})"
         )
     else:
@@ -372,7 +290,7 @@ def _card(
             f"with the weights of {f'`{initial}`' if initial else 'an imported model'}, not "
             "trained further"
         )
-    same = tokenizer.begin_of_text == tokenizer.end_of_text
+    same = stored.tokenizer.begin_of_text == stored.tokenizer.end_of_text
     opens = "the end-of-text token" if same else "the beginning-of-text token"
     if came and has_template(came):
         opens += ", a conversation with what its chat template writes"
@@ -380,57 +298,48 @@ def _card(
     losses = [
         f"| {text} | {metrics[name]:.4f} |" for name, text in _LOSSES.items() if name in metrics
     ]
-    table = (
-        ["| loss, nats per token | |", "|---|---|", *losses]
-        if losses
-        else ["No losses were measured."]
+    table = "No losses were measured."
+    if losses:
+        table = "\n".join(["| loss, nats per token | |", "|---|---|", *losses])
+    head = "\n".join(front_matter(came, initial, owners))
+    layers = in_words(config.model.layers, "layer")
+    settings = "".join(
+        f"    --config.{name}={value}\n"
+        for name, value in flatten(config).items()
+        if value != usual[name]
     )
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            "pipeline_tag: text-generation",
-            "tags: [memorization-sinks]",
-            *front_matter(came, initial, owners),
-            "---",
-            "",
-            f"# {workdir.absolute().name}",
-            "",
-            f"A {config.model.family} decoder of {in_words(config.model.layers, 'layer')} and "
-            "width "
-            f"{config.model.d_model}, "
-            f"{training}. {began}Weights are {dtype}.",
-            "",
-            sinks,
-            "",
-            *table,
-            "",
-            f"As in training, a document opens with {opens}.",
-            "",
-            "Made by:",
-            "",
-            f"    python -m memsinks_jax.{command}",
-            "",
-            f"The run's settings, where they are not the defaults of memsinks_jax {__version__}:",
-            "",
-            *(
-                f"    --config.{name}={value}"
-                for name, value in flatten(config).items()
-                if value != usual[name]
-            ),
-            "",
-        ]
-    )
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [memorization-sinks]
+{head}
+---
+
+# {workdir.absolute().name}
+
+A {config.model.family} decoder of {layers} and width {config.model.d_model}, {training}. {began}\
+Weights are {dtype}.
+
+{sinks}
+
+{table}
+
+As in training, a document opens with {opens}.
+
+Made by:
+
+    python -m memsinks_jax.{command}
+
+The run's settings, where they are not the defaults of memsinks_jax {__version__}:
+
+{settings}"""
 
 
 def documents_read(data: DataConfig) -> str:
     """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times each'."""
-
-    once = (
-        "all other documents"
-        if data.unique_documents < 0
-        else in_words(data.unique_documents, "document")
-    )
+    once = "all other documents"
+    if data.unique_documents >= 0:
+        once = in_words(data.unique_documents, "document")
     if data.repeated_documents < 0:
         return f"{once} once and those that the files hold several times as often as they do"
     if not data.repeated_documents:

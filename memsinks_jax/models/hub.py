@@ -33,6 +33,5 @@ def folder_of(place: str) -> pathlib.Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"{place}: the hub cannot be read ({reason}); check the name and the network, or "
-            "download the model and "
-            "give its folder"
+            "download the model and give its folder"
         ) from None

@@ -16,13 +16,13 @@ from test_tokenizer import byte_level
 from memsinks_jax.api import evaluate, open_model
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop.chat import open_chat
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.models.exporting import export_sources
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.origin import open_chat
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.preparing.prepare import prepare
-from memsinks_jax.runs.exporting import export_sources
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

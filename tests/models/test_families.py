@@ -9,20 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import tiny_config
+from folders import open_folder, write
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
-from memsinks_jax.interop import hugging_face
-from memsinks_jax.interop.folder import open_folder, reader, write_folder
-from memsinks_jax.interop.tokenizer_files import write_tokenizer
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.models import hugging_face
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.tokenizer_files import write_tokenizer
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.training import sharding
 
 LENGTH = 64
@@ -62,22 +63,12 @@ MODELS = {
     ),
     "SmolLM3, other layers": (
         "SmolLM3",
-        SHARED
-        | {
-            "no_rope_layers": [0, 1, 1, 0],
-            "use_sliding_window": True,
-            "sliding_window": 9,
-        },
+        SHARED | {"no_rope_layers": [0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 9},
     ),
     "Qwen2.5": ("Qwen2", SHARED | {"tie_word_embeddings": True, "rope_theta": 1e6}),
     "Qwen2.5, windows above": (
         "Qwen2",
-        SHARED
-        | {
-            "use_sliding_window": True,
-            "sliding_window": 7,
-            "max_window_layers": 2,
-        },
+        SHARED | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2},
     ),
     "Qwen3": ("Qwen3", SHARED | {"head_dim": 24, "tie_word_embeddings": True}),
     "Mistral": ("Mistral", SHARED | {"sliding_window": None, "head_dim": 16}),
@@ -189,18 +180,7 @@ def test_a_model_computes_what_transformers_does(name, written, tokenizer, tmp_p
     )
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected))
     trained = jax.tree.map(lambda weights, gradient: weights - 0.1 * gradient, params, gradients)
-    write_folder(
-        tmp_path / "hf",
-        config,
-        tokenizer,
-        reader(trained),
-        True,
-        "float32",
-        "a card",
-        (),
-        EVERYBODY,
-        folder,
-    )
+    write(tmp_path / "hf", config, trained, tokenizer, stored=Stored(folder))
     back, loading = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
@@ -472,9 +452,7 @@ def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
         InputError,
         match="llama as Hugging Face has it computes with window 0, but config.model.window is 5",
     ):
-        write_folder(
-            tmp_path / "hf", config, tokenizer, reader(params), True, "float32", "", (), EVERYBODY
-        )
+        write(tmp_path / "hf", config, params, tokenizer)
     assert not (tmp_path / "hf").exists()
 
 

@@ -1,4 +1,4 @@
-"""Opens a trained model: a run's workdir or a Hugging Face folder."""
+"""A trained model on the local devices."""
 
 import dataclasses
 import difflib
@@ -7,22 +7,18 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError, MeshConfig, shown, with_fields
-from memsinks_jax.data import contexts, ids
+from memsinks_jax.data import ids
 from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.nearest import Nearest, words_of
-from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
+from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.folder import is_folder, open_folder, read_config
 from memsinks_jax.model import host_memory
-from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import has_sinks
+from memsinks_jax.models.stored import Stored, parameter
 from memsinks_jax.training import sharding
-from memsinks_jax.training.checkpoint import Checkpoints
-from memsinks_jax.training.step import init_params
 
 _SPLIT = MeshConfig(fsdp=-1)
 _BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
@@ -46,6 +42,16 @@ class Trained:
     groups: Sequence[str] = ()
     nearest: Nearest | None = None
     contexts: Contexts | None = None
+    stored: Stored | None = None
+
+    @property
+    def origin(self) -> pathlib.Path | None:
+        """Where the small files of the Hugging Face model are that this came from."""
+        return self.stored and self.stored.origin
+
+    def read(self, path: str, layer: int | None = None) -> np.ndarray:
+        """One parameter by its path, or a layer's slice of it."""
+        return parameter(self.params, path, layer)
 
     def group_id(self, name: str) -> np.ndarray:
         """The id of a group of documents -> uint32 (2,). Raises InputError if it has no sinks by
@@ -86,8 +92,8 @@ def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
     return ids.numbered_id(group_id(name), groups.index(name))
 
 
-def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
-    """Reads a workdir or a Hugging Face folder onto the local devices.
+def open_run(place: pathlib.Path, step: int | None = None) -> Trained:
+    """Reads a workdir, a Hugging Face folder or a GGUF file onto the local devices.
 
     Args:
       step: of a run's checkpoint; None: the newest undamaged one.
@@ -96,60 +102,26 @@ def open_run(workdir: pathlib.Path, step: int | None = None) -> Trained:
     folder, fsdp splits them over all devices.
 
     Raises:
-      InputError: it is neither, or damaged.
+      InputError: it is none of these, or damaged.
     """
     host_memory.keep_freed_memory()
-    if is_folder(workdir):
-        config, tokenizer, params = open_folder(workdir)
-        config = with_fields(config, _BEST_KERNEL)
-        mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
-        placed = jax.device_put(params, sharding.shardings(params, mesh))
-        return Trained(
-            config, tokenizer, placed, 0, opened_in(workdir, config), *_lookups(workdir, config)
+    stored = Stored(place, step)
+    config = with_fields(stored.config, _BEST_KERNEL)
+    if stored.is_run:
+        params = stored.checkpoints.restore_params(
+            sharding.placed(stored.shapes, _mesh(config)), step
         )
-    config = with_fields(workdirs.read_config(workdir), _BEST_KERNEL)
-    try:
-        mesh = sharding.make_mesh(config.mesh, jax.local_devices())
-    except InputError:
+        stored.close()
+    else:
+        params = stored.read_params()
         mesh = sharding.make_mesh(_SPLIT, jax.local_devices())
-    tokenizer = workdirs.read_tokenizer(workdir)
-    shapes = jax.eval_shape(lambda: init_params(config))
-    checkpoints = Checkpoints(workdir)
-    params = checkpoints.restore_params(sharding.placed(shapes, mesh), step)
-    step = step or checkpoints.newest()
-    checkpoints.close()
-    opened = opened_in(workdir, config, step)
-    return Trained(config, tokenizer, params, step, opened, *_lookups(workdir, config))
+        params = jax.device_put(params, sharding.shardings(params, mesh))
+    known = stored.opened, stored.groups, stored.nearest, stored.contexts
+    return Trained(config, stored.tokenizer, params, stored.step, *known, stored)
 
 
-def _lookups(
-    place: pathlib.Path, config: Config
-) -> tuple[list[str], Nearest | None, Contexts | None]:
-    return workdirs.read_groups(place), workdirs.read_nearest(place), contexts_in(place, config)
-
-
-def contexts_of(place: pathlib.Path) -> Contexts | None:
-    """The same of a place whose config is not known yet."""
-    return contexts_in(
-        place, read_config(place) if is_folder(place) else workdirs.read_config(place)
-    )
-
-
-def contexts_in(place: pathlib.Path, config: Config) -> Contexts | None:
-    """The contexts that have sinks in a workdir or a folder; None if sinks are not by context."""
-    return contexts.read(place, config.contexts.length) if config.sinks.traits.by_context else None
-
-
-def opened_in(place: pathlib.Path, config: Config, step: int | None = None) -> Opened:
-    """Whose own sinks are on in a Hugging Face folder's model, or in a checkpoint of a workdir.
-    Read when it is asked.
-    """
-
-    def read() -> np.ndarray:
-        if sources.config_of(place):
-            return of_groups(workdirs.read_groups(place))
-        if step is None and not has_sinks(config):
-            return nobody()
-        return read_ids(place if step is None else place / "checkpoints" / str(step))
-
-    return Opened(config.sinks, read)
+def _mesh(config: Config) -> Mesh:
+    try:
+        return sharding.make_mesh(config.mesh, jax.local_devices())
+    except InputError:
+        return sharding.make_mesh(_SPLIT, jax.local_devices())

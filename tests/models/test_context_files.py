@@ -9,12 +9,12 @@ from conftest import tiny_config
 
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.contexts import NONE
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 FAMILIES = {
     "gpt2": {},

@@ -11,9 +11,8 @@ from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_f
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
-from memsinks_jax.interop.folder import is_folder, read_config
-from memsinks_jax.interop.hub import folder_of
-from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.models.hub import folder_of
+from memsinks_jax.models.stored import Stored
 from memsinks_jax.sinks import is_sparse, partition
 
 logger = logging.getLogger(__name__)
@@ -55,9 +54,8 @@ def inherit(
     if config.sinks.traits.exist and not _has_neurons(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but "
-            f"config.sinks.shared_fraction={config.sinks.shared_fraction} "
-            "leaves no neuron to be a sink; lower it, set config.sinks.pool, or train without "
-            "sinks: config.sinks.kind=none"
+            f"config.sinks.shared_fraction={config.sinks.shared_fraction} leaves no neuron to be a "
+            "sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
         )
     return config
 
@@ -82,9 +80,7 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
         name for folder in filter(is_prepared, folders) for name in Prepared(folder).group_names
     }
     if _begun(workdir) or config.model.initial:
-        groups |= {
-            *workdirs.read_groups(workdir if _begun(workdir) else folder_of(config.model.initial))
-        }
+        groups |= {*Stored(workdir if _begun(workdir) else folder_of(config.model.initial)).groups}
     if not groups:
         files, why = config.data.files, "config.data.files is empty"
         if files:
@@ -94,9 +90,8 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
             )
         raise InputError(
             "config.sinks.sampling is disjoint, which gives each group of documents sinks of its "
-            "own, but there are no "
-            f"groups: {why}; run memsinks_jax.prepare --group_field=FIELD and give its folder as "
-            "config.data.files"
+            f"own, but there are no groups: {why}; run memsinks_jax.prepare --group_field=FIELD "
+            "and give its folder as config.data.files"
         )
     return with_fields(config, {"sinks.pool": len(groups) * config.sinks.active})
 
@@ -116,8 +111,7 @@ def _inherited(
     place = config.model.initial
     begun = _begun(workdir)
     source = workdir if begun else folder_of(place)
-    is_run = not is_folder(source) and (source / "config.json").is_file()
-    model = workdirs.read_config(source) if is_run else read_config(source)
+    model = Stored(source).config
     by_group = config.sinks.by_group
     fixed = [*_ARCHITECTURE, *(() if FAMILIES[model.model.family].rotary else ("data.row_length",))]
     free = ["data.tokenizer"] if begun else []
@@ -147,10 +141,9 @@ def _inherited(
     ):
         raise InputError(
             f"config.model.initial={place} has no sinks, and with "
-            f"config.sinks.kind={config.sinks.kind} trained neurons "
-            "would become sinks; add new ones with config.sinks.pool=4096 and "
-            "config.sinks.active=32, or turn neurons "
-            "into sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
+            f"config.sinks.kind={config.sinks.kind} trained neurons would become sinks; add new "
+            "ones with config.sinks.pool=4096 and config.sinks.active=32, or turn neurons into "
+            "sinks (memsinks_jax.import --shared_fraction), or set config.sinks.kind=none"
         )
     if model.sinks.traits.by_context and not config.sinks.traits.by_context:
         raise InputError(
@@ -168,8 +161,7 @@ def _inherited(
         if name not in inherited and here[name] != there[name]:
             raise InputError(
                 f"config.{name} is {here[name]!r}, and that of config.model.initial={place} is "
-                f"{there[name]!r}; leave it "
-                "out, or start from another model"
+                f"{there[name]!r}; leave it out, or start from another model"
             )
     taken = {name: value for name, value in inherited.items() if value != here[name]}
     if taken:

@@ -9,24 +9,24 @@ import jax
 import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
+from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
+from memsinks_jax import loop
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import open_folder, write_folder
-from memsinks_jax.interop.source import front_matter, source_of
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.origin import front_matter, open_chat, source_of
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
-from memsinks_jax.training.step import init_state
 
 PAD, START, END, EOT = range(600, 604)
 TEMPLATE = (
@@ -51,29 +51,13 @@ def text(tmp_path_factory):
     return path
 
 
-def parameter_of(config):
-    """Reads parameters away from their initial values, so that every token matters."""
-    params = init_state(config, 10).params
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    made = [
-        np.asarray(a + 0.2 * jax.random.normal(key, a.shape))
-        for a, key in zip(leaves, keys, strict=True)
-    ]
-    places = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, made))
-    flat = {
-        jax.tree_util.keystr(place, simple=True, separator="/"): array for place, array in places
-    }
-    return lambda path, layer: flat[path] if layer is None else flat[path][layer]
-
-
 def folder_at(folder, opens="", **of_tokenizer):
     """An instruct model as others write it: no token has a usual name, generation ends at one of
     two.
     """
     config = with_fields(tiny_config(), {"sinks.kind": "none", "data.vocabulary_size": 640})
     model = JsonTokenizer(byte_level(CHAT, opens), end_of_text=END)
-    write_folder(folder, config, model, parameter_of(config), True, "float32", CARD, (), EVERYBODY)
+    write(folder, config, random_params(config, noise=0.2), model, CARD)
     (folder / "special_tokens_map.json").unlink()
     changes = {
         "config": {
@@ -222,7 +206,7 @@ def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
     config = inherit(with_fields(tiny_config(), fields), given=fields.keys())
     corpus = load_corpus(config)
     assert corpus.tokenizer.stops == (END,)
-    workdirs.create(tmp_path / "run", config, corpus)
+    loop._create(tmp_path / "run", config, corpus, Stored(theirs))
     assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
 
 

@@ -59,13 +59,10 @@ def write(folder: pathlib.Path, pieces: Iterable[list[tuple[str, np.ndarray]]]) 
             flush()
     if waiting:
         flush()
-    if len(shards) == 1:
-        names = [_WHOLE]
-    else:
-        names = [
-            f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
-            for number in range(len(shards))
-        ]
+    names = [_WHOLE]
+    if len(shards) > 1:
+        parts = range(1, len(shards) + 1)
+        names = [f"model-{part:05}-of-{len(shards):05}.safetensors" for part in parts]
         index = {
             "metadata": {"total_size": sum(sum(shard.values()) for shard in shards)},
             "weight_map": {
@@ -113,9 +110,8 @@ class Weights:
         except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
         for name, shape in found.items():
-            whole = (
-                f"transformer.{name}" if name.startswith(("wte.", "wpe.", "h.", "ln_f.")) else name
-            )
+            short = name.startswith(("wte.", "wpe.", "h.", "ln_f."))
+            whole = f"transformer.{name}" if short else name
             if whole in self._places:
                 raise InputError(f"{path}: {name} is there twice")
             self._places[whole], self.shapes[whole] = (opened, name), shape

@@ -30,10 +30,12 @@ from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models.initial import draw_alike, folder_of, inherit
+from memsinks_jax.models.origin import keep
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import draw_alike, folder_of, inherit
-from memsinks_jax.runs.trained import contexts_of, open_run
 from memsinks_jax.sinks import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import (
@@ -297,7 +299,8 @@ def _open(
         progress = None if newest is None else checkpoints.progress(newest)
         corpus = workdirs.read_corpus(workdir, config, progress and progress["data"])
     else:
-        corpus, checkpoints, progress = _new_corpus(config), None, None
+        model = Stored(folder_of(config.model.initial)) if config.model.initial else None
+        corpus, checkpoints, progress = _new_corpus(config, model), None, None
     config, fingerprints = corpus.config, corpus.fingerprints
     if not hosts.all_equal(fingerprints["documents"]):
         raise InputError(
@@ -318,7 +321,7 @@ def _open(
     if leads and resuming:
         workdirs.rewrite(workdir, config, corpus)
     elif leads:
-        workdirs.create(workdir, config, corpus)
+        _create(workdir, config, corpus, model)
         held.enter_context(interruption.locked(workdir, f"another run is training in {workdir}"))
     if not resuming:
         hosts.broadcast(0)  # no host goes on before the workdir exists
@@ -352,15 +355,28 @@ def _open(
     )
 
 
-def _new_corpus(config: Config) -> Corpus:
+def _new_corpus(config: Config, initial: Stored | None) -> Corpus:
     """The documents of a run that begins, with the groups and contexts of the model that it starts
     from.
     """
-    if not config.model.initial:
+    if initial is None:
         return load_corpus(config)
-    place = folder_of(config.model.initial)
-    before = contexts_of(place) if config.sinks.traits.by_context else None
-    return load_corpus(config, groups=workdirs.read_groups(place), before=before)
+    before = initial.contexts if config.sinks.traits.by_context else None
+    return load_corpus(config, groups=initial.groups, before=before)
+
+
+def _create(workdir: pathlib.Path, config: Config, corpus: Corpus, initial: Stored | None) -> None:
+    """Makes the workdir of a run, with what it takes from the model that it starts from."""
+    if initial is None:
+        return workdirs.create(workdir, config, corpus)
+
+    def finish(folder: pathlib.Path) -> None:
+        keep(initial.origin, folder, config.model.initial)
+        # Where the initial model stops, this one stops too, whatever its documents end with.
+        stops = *corpus.tokenizer.stops, *initial.tokenizer.stops
+        corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
+
+    workdirs.create(workdir, config, corpus, initial.nearest if corpus.groups else None, finish)
 
 
 def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:

@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import EVERYBODY, tiny_config
+from folders import open_folder, random_params, write
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop import hugging_face, weights
-from memsinks_jax.interop.folder import is_folder, open_folder, with_sinks, write_folder
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.runs.initial import inherit
+from memsinks_jax.models import hugging_face, weights
+from memsinks_jax.models.importing import with_sinks
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.stored import Stored
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -54,31 +56,6 @@ def config_of(family):
     return config
 
 
-def random_params(config, seed=0):
-    """Away from the initial values, where biases are 0 and scales 1 and mistakes with them would
-    not show.
-    """
-    params = init_state(config, 10).params
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    noise = [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(tree, noise)
-
-
-def reader(params):
-    flat = {
-        jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
-        for p, a in jax.tree_util.tree_leaves_with_path(params)
-    }
-    return lambda path, layer: flat[path] if layer is None else flat[path][layer]
-
-
-def export(folder, config, params, tokenizer, drop=True, dtype="float32"):
-    return write_folder(
-        folder, config, tokenizer, reader(params), drop, dtype, "a card", (), EVERYBODY
-    )
-
-
 def logits_of(config, params, tokens, mode="all"):
     model, _ = build_model(config)
     segments = jnp.ones_like(tokens)
@@ -100,8 +77,8 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
     config = config_of(family)
     config = with_fields(config, {"sinks.kind": "none"})
     params = random_params(config)
-    export(tmp_path / "hf", config, params, tokenizer)
-    assert is_folder(tmp_path / "hf")
+    write(tmp_path / "hf", config, params, tokenizer)
+    assert not Stored(tmp_path / "hf").is_run
     found, found_tokenizer, back = open_folder(tmp_path / "hf")
     assert same(back, params)
     assert jax.tree.structure(back) == jax.tree.structure(params)
@@ -120,13 +97,11 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
         config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
     )
     config = with_fields(config, {"sinks.active": 6})
-    params, read = random_params(config), reader(random_params(config))
+    params = random_params(config)
     on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
     for mode, drop, some in (("own", True, on), ("drop", True, ()), ("all", False, ())):
-        write_folder(
-            tmp_path / mode, config, tokenizer, read, drop, "float32", "a card", some, EVERYBODY
-        )
+        write(tmp_path / mode, config, params, tokenizer, drop=drop, remaining=some)
         found, _, back = open_folder(tmp_path / mode)
         assert found.model.hidden == shared + {"own": 6, "drop": 0, "all": 40}[mode] or not drop
         expected = logits_of(config, params, TOKENS, mode)
@@ -143,7 +118,7 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
 def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     config = config_of(family)
     params = random_params(config)
-    written = export(tmp_path / "hf", config, params, tokenizer)
+    written = write(tmp_path / "hf", config, params, tokenizer)
     parts = sinks.partition(config.model, config.sinks)
     # Weights that read and write each neuron, and the biases that belong to it.
     a_neuron = config.model.d_model * (3 if config.model.family == "llama" else 2)
@@ -161,7 +136,7 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
 def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
     config = config_of("gpt2")
     params = random_params(config)
-    export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    write(tmp_path / "hf", config, params, tokenizer, drop=False)
     found, _, back = open_folder(tmp_path / "hf")
     assert found == config
     assert same(back, params)
@@ -171,10 +146,10 @@ def test_kept_sinks_come_back_as_sinks(tokenizer, tmp_path):
 
 
 def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+    monkeypatch.setattr("memsinks_jax.models.weights.SHARD_BYTES", 10_000)
     config = config_of("llama")
     params = random_params(config)
-    written = export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    written = write(tmp_path / "hf", config, params, tokenizer, drop=False)
     assert written["files"] == [f"model-0000{n}-of-00004.safetensors" for n in range(1, 5)]
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 4 * sum(a.size for a in jax.tree.leaves(params))
@@ -184,7 +159,7 @@ def test_large_models_are_several_files(tokenizer, tmp_path, monkeypatch):
 def test_files_have_the_rights_that_the_user_gives(tokenizer, tmp_path):
     before = os.umask(0o027)
     try:
-        export(tmp_path / "hf", config_of("llama"), random_params(config_of("llama")), tokenizer)
+        write(tmp_path / "hf", config_of("llama"), random_params(config_of("llama")), tokenizer)
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()} == {0o640}
@@ -193,7 +168,7 @@ def test_files_have_the_rights_that_the_user_gives(tokenizer, tmp_path):
 def test_bfloat16(tokenizer, tmp_path):
     config = config_of("llama")
     params = random_params(config)
-    export(tmp_path / "hf", config, params, tokenizer, drop=False, dtype="bfloat16")
+    write(tmp_path / "hf", config, params, tokenizer, drop=False, dtype="bfloat16")
     back = open_folder(tmp_path / "hf")[2]
     assert same(back, jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(jnp.float32), params))
 
@@ -208,7 +183,7 @@ def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
     params = random_params(config)
     for mode in ("drop", "all"):
         folder = tmp_path / mode
-        export(folder, config, params, tokenizer, drop=mode == "drop")
+        write(folder, config, params, tokenizer, drop=mode == "drop")
         model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True
         )
@@ -235,7 +210,7 @@ def test_transformers_has_the_same_gradients(family, tokenizer, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = config_of(family)
     params = random_params(config)
-    export(tmp_path / "hf", config, params, tokenizer, drop=False)
+    write(tmp_path / "hf", config, params, tokenizer, drop=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
     model(tokens, labels=tokens).loss.backward()
@@ -264,7 +239,7 @@ def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
         config, {"data.row_length": 256, "data.vocabulary_size": tokenizer.vocabulary_size}
     )
     params = random_params(config, seed=3)
-    export(tmp_path / "hf", config, params, tokenizer)
+    write(tmp_path / "hf", config, params, tokenizer)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     prompts = ["Once upon a time", "The old hen went to the river and saw"]
@@ -364,7 +339,7 @@ def test_old_neurons_become_sinks():
 @pytest.fixture(scope="module")
 def written(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("written") / "hf"
-    export(folder, config_of("llama"), random_params(config_of("llama")), tokenizer)
+    write(folder, config_of("llama"), random_params(config_of("llama")), tokenizer)
     return folder
 
 
@@ -425,7 +400,7 @@ def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, messa
 def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = config_of("llama")
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
-    export(tmp_path / "hf", config, random_params(config), tokenizer)
+    write(tmp_path / "hf", config, random_params(config), tokenizer)
     with pytest.raises(
         InputError,
         match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model",
@@ -465,10 +440,7 @@ def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch)
             "HuggingFaceTB/SmolLM2-135M",
             "^HuggingFaceTB/SmolLM2-135M is no folder; .*: hf://HuggingFaceTB/SmolLM2-135M$",
         ),
-        (
-            "empty",
-            r"^empty.config.json cannot be read \(.*\); give the folder of a Hugging Face model",
-        ),
+        ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a training run"),
     ):
         with pytest.raises(InputError, match=problem) as refused:
             opened(pathlib.Path(place))
@@ -570,7 +542,7 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
 def test_an_existing_folder_is_not_changed(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
     with pytest.raises(InputError, match="exists; use another --out"):
-        export(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
+        write(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
     assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
 
 
@@ -578,10 +550,10 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("memsinks_jax.interop.folder.write_tokenizer", full)
+    monkeypatch.setattr("memsinks_jax.models.folder.write_tokenizer", full)
     config = config_of("gpt2")
     with pytest.raises(OSError, match="hf"):
-        export(tmp_path / "hf", config, random_params(config), tokenizer)
+        write(tmp_path / "hf", config, random_params(config), tokenizer)
     assert not list(tmp_path.iterdir())
 
 
@@ -592,4 +564,4 @@ def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
         InputError,
         match="gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1",
     ):
-        export(tmp_path / "hf", config, random_params(config), tokenizer)
+        write(tmp_path / "hf", config, random_params(config), tokenizer)

@@ -12,7 +12,7 @@ from test_tokenizer import AWKWARD, TEXTS, byte_level
 from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer, train_tokenizer
-from memsinks_jax.interop.tokenizer_files import same_tokens, write_tokenizer
+from memsinks_jax.models.tokenizer_files import same_tokens, write_tokenizer
 
 # Documents whose tokenizers have pieces with the characters of reserved ones, several spaces,
 # digits, marks.

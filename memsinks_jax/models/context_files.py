@@ -2,10 +2,7 @@
 class.
 """
 
-import importlib.resources
-import inspect
 import pathlib
-import string
 
 import numpy as np
 import safetensors
@@ -14,11 +11,11 @@ import safetensors.numpy
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import contexts
 from memsinks_jax.data.contexts import Contexts
-from memsinks_jax.interop.hugging_face import DIALECTS
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models.hugging_face import DIALECTS
+from memsinks_jax.models.sources import source_text, write_class
 
 TABLE = "contexts.safetensors"
-_CODE = "modeling_contexts"
 
 
 def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarray) -> dict:
@@ -44,13 +41,9 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "seeds": _listed(contexts.SEEDS),
         "longest": contexts.LONGEST,
         "bits": (contexts._HAS_LETTERS, contexts._OPENS, contexts._CLOSES),
-        "lookup": "\n\n\n".join(inspect.getsource(each).strip() for each in code),
+        "lookup": source_text(*code),
     }
-    place = importlib.resources.files("memsinks_jax.interop") / f"{_CODE}.template"
-    (folder / f"{_CODE}.py").write_text(
-        string.Template(place.read_text(encoding="utf-8")).substitute(values)
-    )
-    return {"auto_map": {"AutoModelForCausalLM": f"{_CODE}.ModelWithContexts"}}
+    return write_class(folder, "modeling_contexts", "ModelWithContexts", values)
 
 
 def _listed(numbers: tuple[np.uint32, ...]) -> str:

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 
 from memsinks_jax.data.tokenizer import open_tokenizer
-from memsinks_jax.interop.chat import open_chat
+from memsinks_jax.models.origin import open_chat
 
 pytestmark = pytest.mark.slow
 CONTEXT = 128  # of 8,192: the rows of a test are short

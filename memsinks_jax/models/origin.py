@@ -12,11 +12,13 @@ import re
 import shutil
 import tempfile
 
-from memsinks_jax.data.chat import SOURCE
+from memsinks_jax.config import InputError
+from memsinks_jax.data.chat import SOURCE, Template, open_template
 from memsinks_jax.data.gguf_file import SUFFIX
-from memsinks_jax.data.tokenizer import read_object
-from memsinks_jax.interop.gguf_model import GgufModel
-from memsinks_jax.interop.hub import PREFIX
+from memsinks_jax.data.tokenizer import AnyTokenizer, read_object
+from memsinks_jax.models.gguf_model import GgufModel
+from memsinks_jax.models.hub import PREFIX
+from memsinks_jax.models.tokenizer_files import exported_tokenizer
 
 _ORIGIN = "origin.txt"  # the place that was named: a folder, or hf://organisation/name
 # What an exported folder takes over as it is; config.json, tokenizer_config.json and the card are
@@ -50,11 +52,11 @@ def _of_gguf(path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def keep(place: pathlib.Path, workdir: pathlib.Path, named: str) -> None:
+def keep(source: pathlib.Path | None, workdir: pathlib.Path, named: str) -> None:
     """Copies the small files of a model to a workdir that starts from it; `named` is the place as
     the user calls it.
     """
-    if not (source := source_of(place)):
+    if source is None:
         return
     (workdir / SOURCE).mkdir()
     copy(source, workdir / SOURCE, (*_COPIED, _ORIGIN))
@@ -83,11 +85,8 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
     card = source / "README.md" if source else None
     text = card.read_text(errors="replace") if card and card.is_file() else ""
     head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    fields = (
-        dict(re.findall(r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)", head[1], re.MULTILINE))
-        if head
-        else {}
-    )
+    stated = r"^(license\w*|base_model):(?: *|\s*- *)([^\s#]+)"
+    fields = dict(re.findall(stated, head[1], re.MULTILINE)) if head else {}
     if named.startswith(PREFIX) or (
         re.fullmatch(r"[\w.-]+/[\w.-]+", named) and not pathlib.Path(named).exists()
     ):
@@ -95,3 +94,18 @@ def front_matter(source: pathlib.Path | None, named: str, unknown: str) -> list[
     if fields.get("license", "unknown") == "unknown":
         fields["license"] = f"unknown # that of {unknown}; say which"
     return [f"{name}: {value}" for name, value in fields.items()]
+
+
+def open_chat(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
+    """The template of a Hugging Face folder, or of a workdir that came from one.
+
+    Raises:
+      InputError: the model has no template, or a damaged one.
+    """
+    source = source_of(place)
+    template = open_template(source, exported_tokenizer(tokenizer)) if source else None
+    if template is None:
+        raise InputError(
+            f"{place} has no chat template, so it was not trained to chat; leave chat out"
+        )
+    return template

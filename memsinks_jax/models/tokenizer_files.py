@@ -62,12 +62,7 @@ def write_tokenizer(
     Raises:
       InputError: a sentencepiece model with settings that tokenizer.json cannot express.
     """
-    exported = exported_tokenizer(tokenizer)
-    content = (
-        exported.to_str(pretty=True).encode()
-        if isinstance(tokenizer, Tokenizer)
-        else tokenizer.model
-    )
+    exported, content = exported_tokenizer(tokenizer), tokenizer.model
     settings = read_object(source / "tokenizer_config.json") if source else {}
     if settings:
         before = read_object(source / "config.json")
@@ -89,6 +84,7 @@ def write_tokenizer(
         (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")
     if isinstance(tokenizer, Tokenizer):
         (folder / tokenizer.file_name).write_bytes(tokenizer.model)
+        content = exported.to_str(pretty=True).encode()
     (folder / "tokenizer.json").write_bytes(content)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
@@ -97,12 +93,9 @@ def exported_tokenizer(tokenizer: AnyTokenizer) -> tokenizers.Tokenizer:
     """The tokenizer of the written tokenizer.json, which takes the names of special tokens in a
     text for these.
     """
-    is_ours = isinstance(tokenizer, Tokenizer)
-    return (
-        _from_sentencepiece(tokenizer)
-        if is_ours
-        else read_json_tokenizer(tokenizer.model, tokenizer.file_name)
-    )
+    if isinstance(tokenizer, Tokenizer):
+        return _from_sentencepiece(tokenizer)
+    return read_json_tokenizer(tokenizer.model, tokenizer.file_name)
 
 
 def same_tokens(one: AnyTokenizer, other: AnyTokenizer) -> bool:
@@ -199,8 +192,7 @@ def _compare(
         or sum(differ(piece.replace(SPACE, " ")) for piece in pieces) > len(pieces) / 100
     ):
         raise InputError(
-            "tokenizer.model: it was made with other settings than those of the tokenizers "
-            "trained here, so that no equal "
-            "tokenizer.json can be written; take a run with a tokenizer that was trained here, "
-            "or a tokenizer.json"
+            "tokenizer.model: it was made with other settings than those of the tokenizers trained "
+            "here, so that no equal tokenizer.json can be written; take a run with a tokenizer "
+            "that was trained here, or a tokenizer.json"
         )

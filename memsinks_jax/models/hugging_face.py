@@ -269,7 +269,7 @@ DIALECTS = {
             "final_logit_softcapping": (None,),
             "attn_logit_softcapping": (None,),
             "use_bidirectional_attention": (False, None),
-        },
+        }
     ),
 }
 
@@ -416,13 +416,9 @@ def tensors(config: Config, hidden: int) -> list[Tensor]:
     embeddings, last = ("token_embedding", "position_embedding"), config.model.layers
 
     def place(tensor: Tensor) -> int:
-        return (
-            -1
-            if tensor.entry.ours[0] in embeddings
-            else last
-            if tensor.layer is None
-            else tensor.layer
-        )
+        if tensor.layer is not None:
+            return tensor.layer
+        return -1 if tensor.entry.ours[0] in embeddings else last
 
     return sorted(found, key=place)  # stable: the table's order within a layer
 
@@ -519,11 +515,8 @@ def write_config(
     usual |= dict.fromkeys(
         ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"), 0.0
     )
-    usual |= {
-        name: value
-        for name, value in theirs.items()
-        if name not in ("quantization_config", "auto_map")
-    }
+    gone = "quantization_config", "auto_map"
+    usual |= {name: value for name, value in theirs.items() if name not in gone}
     sizes = {
         "kv_heads": model.kv_heads or model.heads,
         "head_size": model.head_width,
@@ -560,8 +553,7 @@ def write_config(
         if value != mine:
             raise InputError(
                 f"{model.family} as Hugging Face has it computes with {name} {value!r}, but "
-                f"config.model.{name} is "
-                f"{mine!r}; train another family"
+                f"config.model.{name} is {mine!r}; train another family"
             )
     return content
 
@@ -596,8 +588,7 @@ def read_config(content: dict, where: str) -> Config:
         if value and name not in known and not name.startswith("_"):
             raise InputError(
                 f"{where}: {name} is {value!r}, which is not known here and may change what the "
-                "model computes; if it does "
-                "not, remove it from the file"
+                "model computes; if it does not, remove it from the file"
             )
     try:
         vocabulary, ends = content["vocab_size"], content.get("eos_token_id")
@@ -682,9 +673,9 @@ def _read_positions(family: str, stated: dict, layers: int, size: int) -> dict:
         fields["rotary_layers"] = pattern_of(_rotary(stated, layers))
     usual, older = stated.get("rope_parameters"), stated.get("rope_scaling")
     if family == "gemma3_text":
-        by_type = (
-            {"full_attention": usual, "sliding_attention": {}} if usual in (None, {}) else usual
-        )
+        by_type = usual
+        if usual in (None, {}):
+            by_type = {"full_attention": usual, "sliding_attention": {}}
         if not by_type.keys() <= {"full_attention", "sliding_attention"}:
             raise InputError(
                 "rope_parameters are those of no type of layer; give them for full_attention"
@@ -698,11 +689,8 @@ def _read_positions(family: str, stated: dict, layers: int, size: int) -> dict:
             raise InputError(
                 f"angles of layers with a window are scaled by {scaled}; only default can be read"
             )
-        fields["attention_scale"] = (
-            0.0
-            if stated["query_pre_attn_scalar"] == size
-            else stated["query_pre_attn_scalar"] ** -0.5
-        )
+        scalar = stated["query_pre_attn_scalar"]
+        fields["attention_scale"] = 0.0 if scalar == size else scalar**-0.5
     ropes = {_rope(family, rope, stated) for rope in (usual, older) if rope} or {
         _rope(family, {}, stated)
     }
@@ -717,11 +705,9 @@ def _rope(family: str, rope: dict, stated: dict) -> tuple[float, str, float]:
     """rope_parameters, or the older rope_scaling -> fields of ModelConfig: rope_theta,
     rope_scaling, rotary_fraction.
     """
-    theta, part = (
-        ("rotary_emb_base", "rotary_pct")
-        if family == "gpt_neox"
-        else ("rope_theta", "partial_rotary_factor")
-    )
+    theta, part = "rope_theta", "partial_rotary_factor"
+    if family == "gpt_neox":
+        theta, part = "rotary_emb_base", "rotary_pct"
     fraction = rope.get("partial_rotary_factor", stated.get(part, 1.0))
     if family not in _PARTIAL and fraction not in (None, 1):
         raise InputError(f"partial_rotary_factor is {fraction!r}; only 1 can be read of {family}")
@@ -750,10 +736,8 @@ def _layer_types(family: str, stated: dict, layers: int) -> list[str]:
 def _rotary(stated: dict, layers: int) -> list[bool]:
     """SmolLM3's layers with rotary positions."""
     every = stated.get("no_rope_layer_interval", 4)
-    return [
-        bool(one)
-        for one in stated.get("no_rope_layers") or ((layer + 1) % every for layer in range(layers))
-    ]
+    usual = ((layer + 1) % every for layer in range(layers))
+    return list(map(bool, stated.get("no_rope_layers") or usual))
 
 
 def _scaling(rope: dict, stated: dict) -> str:
@@ -786,11 +770,8 @@ def _write_positions(model: ModelConfig) -> dict:
         rope["original_max_position_embeddings"] = int(numbers[3])
     if model.rotary_fraction != 1 or model.family == "gpt_neox":
         rope["partial_rotary_factor"] = model.rotary_fraction
-    scaled = {
-        name: value
-        for name, value in rope.items()
-        if name not in ("rope_theta", "partial_rotary_factor")
-    }
+    unscaled = "rope_theta", "partial_rotary_factor"
+    scaled = {name: value for name, value in rope.items() if name not in unscaled}
     content = {
         "rope_theta": model.rope_theta,
         "rope_scaling": scaled if kind else None,

@@ -8,7 +8,7 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import Config, InputError, flatten, to_json, with_fields
-from memsinks_jax.runs.initial import inherit
+from memsinks_jax.models.initial import inherit
 from memsinks_jax.sinks import partition
 
 LLAMA = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.gguf_file import open_gguf
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.models import hugging_face
 
 logger = logging.getLogger(__name__)
 _warn_once = functools.cache(logger.warning)
@@ -90,15 +90,11 @@ class GgufModel:
         found = self.file.read(self._names[name])
         if self.family in _INTERLEAVED and (".q_proj." in name or ".k_proj." in name):
             heads = self.kv_heads if ".k_proj." in name else self.heads
-            found = (
-                found.reshape(heads, -1, 2, *found.shape[1:]).swapaxes(1, 2).reshape(found.shape)
-            )
+            pairs = found.reshape(heads, -1, 2, *found.shape[1:])
+            found = pairs.swapaxes(1, 2).reshape(found.shape)
         if self.family == "gpt_neox" and ".query_key_value." in name:
-            found = (
-                found.reshape(3, self.heads, -1, *found.shape[1:])
-                .swapaxes(0, 1)
-                .reshape(found.shape)
-            )
+            kinds = found.reshape(3, self.heads, -1, *found.shape[1:])
+            found = kinds.swapaxes(0, 1).reshape(found.shape)
         if self.family == "gemma3_text" and name.endswith("norm.weight"):
             found = found - 1
         return found.T if self._is_conv1d(name) else found
@@ -173,10 +169,9 @@ class GgufModel:
         if self.family == "gemma3_text":
             local = {"rope_type": "default", "rope_theta": 1e4}
             content["rope_parameters"] = {"full_attention": rope, "sliding_attention": local}
-            is_27b = self.layers == _GEMMA_27B_LAYERS
-            content["query_pre_attn_scalar"] = (
-                self.d_model // self.heads if is_27b else self.head_size
-            )
+            content["query_pre_attn_scalar"] = self.head_size
+            if self.layers == _GEMMA_27B_LAYERS:
+                content["query_pre_attn_scalar"] = self.d_model // self.heads
         return content
 
     def _warn_of_window(self, theta: float) -> None:
@@ -214,8 +209,7 @@ class GgufModel:
                     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
             raise InputError(
                 f"{self.file.path}: its rotary frequencies (rope_freqs.weight) are not scaled as "
-                "Llama 3.1's or 3.2's; "
-                "import the model from its Hugging Face folder"
+                "Llama 3.1's or 3.2's; import the model from its Hugging Face folder"
             )
         if kind == "linear":
             return {"rope_type": "linear", "factor": factor} if factor != 1 else {}
@@ -236,12 +230,8 @@ class GgufModel:
             "model_max_length": self.file.field("{arch}.context_length"),
             **self.file.special_names(),
         }
-        named = {
-            name: value
-            for name, value in self.content.items()
-            if name.endswith("_token_id") and value is not None
-        }
         config = {name: value for name, value in self.content.items() if value is not None}
+        named = {name: config[name] for name in config if name.endswith("_token_id")}
         files = {
             "config.json": config,
             "tokenizer_config.json": settings,

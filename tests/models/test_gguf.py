@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+from folders import open_folder
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
-from memsinks_jax.interop import gguf_model, hugging_face
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import is_folder, open_folder
-from memsinks_jax.interop.source import keep
-from memsinks_jax.interop.tokenizer_files import same_tokens
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models import gguf_model, hugging_face
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.origin import keep, open_chat
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.tokenizer_files import same_tokens
+from memsinks_jax.models.trained import open_run
 
 TEXTS = [
     "The story of number 7, who met a fox in 1984.",
@@ -187,7 +187,7 @@ def write(path, name, pieces, kind=None):
 def test_a_file_is_the_model_that_was_written(name, pieces, tmp_path):
     path = tmp_path / "a.gguf"
     content, tensors = write(path, name, pieces)
-    assert is_folder(path)
+    assert not Stored(path).is_run
     config, tokenizer, params = open_folder(path)
     expected = hugging_face.read_config(content, "here")
     assert config.model == expected.model and config.data == expected.data
@@ -239,7 +239,11 @@ def test_a_workdir_has_what_the_file_says(pieces, tmp_path):
     for place in (tmp_path / "run", tmp_path / "a.gguf"):
         asked = open_chat(place, run.tokenizer)("A fox.")
         assert asked.tolist() == [0, *run.tokenizer.encode("A fox.")]
-    keep(tmp_path / "a.gguf", (tmp_path / "other").mkdir() or tmp_path / "other", "a.gguf")
+    keep(
+        Stored(tmp_path / "a.gguf").origin,
+        (tmp_path / "other").mkdir() or tmp_path / "other",
+        "a.gguf",
+    )
     assert (tmp_path / "other" / "source" / "chat_template.jinja").is_file()
 
 

@@ -19,10 +19,11 @@ from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import batches_by_role
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.attacks.quantization import quantize
 from memsinks_jax.studies.attacks.reactivation import reactivate
@@ -30,7 +31,6 @@ from memsinks_jax.studies.attacks.residue import residue
 from memsinks_jax.studies.baselines.heuristics import zero_out
 from memsinks_jax.studies.baselines.integrated_gradients import integrated_gradients
 from memsinks_jax.studies.baselines.learned_masks import Slimming, slimming
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture

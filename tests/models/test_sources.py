@@ -19,6 +19,7 @@ import safetensors
 import safetensors.numpy
 import tokenizers
 from conftest import ROOT, tiny_config
+from folders import random_params
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, generate, open_model
@@ -29,14 +30,13 @@ from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.opened import of_groups
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.forgetting.removal import Request, forget
-from memsinks_jax.interop import sources, weights
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Settings
-from memsinks_jax.runs import source_files
+from memsinks_jax.models import sources, weights
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export, export_sources
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sources import _listing as listing
 from memsinks_jax.sources import _named as named
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -63,16 +63,6 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_corpus(tiny_config()).tokenizer
-
-
-def random_params(config, seed=0):
-    params = build_model(config)[0].init(jax.random.key(seed))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return jax.tree.unflatten(
-        tree,
-        [a + 0.1 * jax.random.normal(key, a.shape) for a, key in zip(leaves, keys, strict=True)],
-    )
 
 
 def write_run(place, tokenizer, names=NAMES, seed=0, texts=TEXTS, read=True, **changed):
@@ -145,7 +135,7 @@ def test_a_folder_has_a_file_for_each_source(run, folder):
     trained, there = open_run(run), open_run(out)
     assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
     for number, name in enumerate(IN_ORDER):
-        source = sources.find(out, name)
+        source = sources.open_sources(out).find(name)
         with safetensors.safe_open(source.path, framework="np") as opened:
             assert opened.metadata() == {
                 "format": "memsinks source 1",
@@ -371,7 +361,7 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
 def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     place = copied(folder, tmp_path)
     before, whole = contents(place), open_run(place)
-    source = source_files.remove(place, "anna")
+    source = sources.open_sources(place).remove("anna")
     assert before.pop(f"sources/{source.path.name}") and contents(place) == before
     there, left = open_run(place), [name for name in IN_ORDER if name != "anna"]
     assert there.groups == left and there.config.sinks.pool == ACTIVE * len(left)
@@ -381,14 +371,14 @@ def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     assert not there.opened(whole.group_id("anna")) and not there.opened(whole.group_id(left[-1]))
     assert there.opened(there.group_id(left[-1]))
     for name in left:
-        source_files.remove(place, name)
+        sources.open_sources(place).remove(name)
     base = open_run(place)
     assert base.groups == [] and not sinks.has_sinks(base.config)
     np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
     # The file that is put back is the one that was there.
     original = folder[0] / "sources" / source.path.name
-    assert source_files.add(
-        place, original
+    assert sources.open_sources(place).add(
+        original
     ).path.read_bytes() == original.read_bytes() and open_run(place).groups == ["anna"]
     assert sorted(path.name for path in (place / "sources").iterdir()) == [source.path.name]
 
@@ -417,7 +407,7 @@ def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
     for stored, same in ((rounded, True), (changed, False)):
         place = copied(folder, tmp_path, f"{same}")
         (place / "model.safetensors").unlink()
-        monkeypatch.setattr("memsinks_jax.interop.weights.SHARD_BYTES", 10_000)
+        monkeypatch.setattr("memsinks_jax.models.weights.SHARD_BYTES", 10_000)
         names = weights.write(place, ([(name, tensor)] for name, tensor in stored.items()))
         assert len(names) > 1 and (sources.base_of(place, config) == known) == same
         if same:
@@ -454,9 +444,9 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
 def strangers(tokenizer, folder, tmp_path_factory):
     """{what is wrong with it: a source file, what is said}"""
     place = tmp_path_factory.mktemp("strangers")
-    source, found = sources.find(folder[0], "anna"), {}
+    source, found = sources.open_sources(folder[0]).find("anna"), {}
     of_three, base, good = (
-        sources.read_rows(source, sources.config_of(folder[0])),
+        sources.read_rows(source, sources.open_sources(folder[0]).config),
         source.base,
         source.path.read_bytes(),
     )
@@ -526,7 +516,7 @@ def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, f
     place = copied(folder, tmp_path)
     before = contents(place)
     with pytest.raises(InputError, match=message):
-        source_files.add(place, path)
+        sources.open_sources(place).add(path)
     assert contents(place) == before and len(list((place / "sources").iterdir())) == len(NAMES)
     if path.exists():  # put there by hand
         shutil.copyfile(path, place / "sources" / "put.safetensors")
@@ -557,9 +547,9 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
         export_sources(run, folder[0])
     for place in (tmp_path / "plain", run, tmp_path / "nowhere"):
         with pytest.raises(InputError, match="no folder with source files"):
-            source_files.remove(place, "anna")
+            sources.open_sources(place).remove("anna")
     with pytest.raises(InputError, match="has no source 'ana'; it has '..', "):
-        source_files.remove(folder[0], "ana")
+        sources.open_sources(folder[0]).remove("ana")
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
@@ -575,13 +565,15 @@ def command(name, *flags):
 
 def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     place = copied(folder, tmp_path)
-    anna = sources.find(place, "anna")
-    rows = sources.read_rows(anna, sources.config_of(place))
+    anna = sources.open_sources(place).find("anna")
+    rows = sources.read_rows(anna, sources.open_sources(place).config)
     names = ["\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 300]
     files = [
         sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names
     ]
-    assert [one["name"] for one in listing(place)["sources"]] == sorted([*NAMES, *names])
+    assert [one["name"] for one in listing(sources.open_sources(place))["sources"]] == sorted(
+        [*NAMES, *names]
+    )
     head, _, *lines = capsys.readouterr().err.splitlines()
     assert (
         len(lines) == len(NAMES) + 3
@@ -595,16 +587,16 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     }
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
     sources.write_source(place / "sources", "a,b ", rows, anna.base, WORDS)
-    assert named(place, ["anna,..", "a,b ", "\u05d0\u05d1"]) == [
+    assert named(sources.open_sources(place), ["anna,..", "a,b ", "\u05d0\u05d1"]) == [
         "anna",
         "..",
         "a,b ",
         "\u05d0\u05d1",
     ]
     for name in names:
-        assert source_files.remove(place, name).name == name
+        assert sources.open_sources(place).remove(name).name == name
         with pytest.raises(InputError) as refused:
-            sources.find(place, name)
+            sources.open_sources(place).find(name)
         assert str(refused.value).isprintable() and len(str(refused.value)) < 600
     export(folder[0], tmp_path / "two", True, "float32", groups=["anna", "b%20" * 80])
     assert max(map(len, (tmp_path / "two" / "README.md").read_text().splitlines())) < 400
