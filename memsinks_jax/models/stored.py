@@ -25,6 +25,7 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_params
 
 _WANTED = "the folder of a Hugging Face model"
+BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
 
 
 class Stored:
@@ -143,7 +144,7 @@ class Stored:
     @property
     def shapes(self) -> dict:
         """Of the parameters of a run."""
-        return jax.eval_shape(lambda: init_params(self.config))
+        return jax.eval_shape(lambda: init_params(with_fields(self.config, BEST_KERNEL)))
 
     def read_params(self) -> dict:
         """The parameters of a folder, float32. Sinks in its weights or in files of

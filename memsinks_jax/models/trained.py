@@ -17,11 +17,10 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, group_id
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import host_memory
-from memsinks_jax.models.stored import Stored, parameter
+from memsinks_jax.models.stored import BEST_KERNEL, Stored, parameter
 from memsinks_jax.training import sharding
 
 _SPLIT = MeshConfig(fsdp=-1)
-_BEST_KERNEL = {"compute.attention": "auto"}  # a model may have been trained on another machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +105,7 @@ def open_run(place: pathlib.Path, step: int | None = None) -> Trained:
     """
     host_memory.keep_freed_memory()
     stored = Stored(place, step)
-    config = with_fields(stored.config, _BEST_KERNEL)
+    config = with_fields(stored.config, BEST_KERNEL)
     if stored.is_run:
         params = stored.checkpoints.restore_params(
             sharding.placed(stored.shapes, _mesh(config)), step
