@@ -6,7 +6,6 @@ groups.json and words.npy (names and words of groups that have sinks by number),
 checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
-import filecmp
 import glob
 import hashlib
 import json
@@ -14,6 +13,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import (
     FREE_ON_RESUME,
     Config,
@@ -119,25 +119,20 @@ def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
     """Writes what has changed since the last resume: places of the documents, fields of the config."""
     _list_documents(workdir, corpus)
     if first_difference(read_config(workdir), config):
-        _replace(workdir / "config.json", to_json(config))
+        with atomic_file(workdir / "config.json") as scratch:
+            scratch.write_text(to_json(config))
 
 
 def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
-    """Writes documents.jsonl if it has changed: all documents if they are few, else those that a
-    run measures.
-    """
-    path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
+    """Writes documents.jsonl: all documents if they are few, else those that a run measures."""
+    path, plan = folder / "documents.jsonl", corpus.mixture
     everything = _lists_all(corpus)  # few enough to read their origins at every start
     roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
-    with scratch.open("w") as file:
+    with atomic_file(path) as scratch, scratch.open("w") as file:
         for role in roles:
             documents = plan.documents(role)[:LISTED]
             encounters = corpus.encounters(documents)
             file.writelines(listing(corpus.table, documents, encounters, role, everything))
-    if path.exists() and filecmp.cmp(path, scratch, shallow=False):
-        scratch.unlink()
-    else:
-        os.replace(scratch, path)
 
 
 def _lists_all(corpus: Corpus) -> bool:
@@ -171,12 +166,6 @@ def _read_about(workdir: pathlib.Path) -> dict:
         raise InputError(
             f"{workdir / 'data.json'} cannot be read ({error}); put a copy in its place"
         ) from None
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_text(text)
-    os.replace(scratch, path)
 
 
 def read_groups(place: pathlib.Path) -> list[str]:
