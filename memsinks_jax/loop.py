@@ -23,9 +23,10 @@ from memsinks_jax.data.counts import (
 )
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
-from memsinks_jax.data.packing import Rows, reads_whole
+from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches, mean_loss, rows_at_once
+from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.evals.documents import corpus_batches, rows_at_once
 from memsinks_jax.evals.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
@@ -433,15 +434,11 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
 def _monitor(
     workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened
 ) -> Monitor:
-    corpus, config, tokenizer = opened.corpus, opened.corpus.config, opened.corpus.tokenizer
-    size, whole = rows_at_once(config, mesh, PROBES), reads_whole(config.data)
+    corpus, config = opened.corpus, opened.corpus.config
+    size = rows_at_once(config, mesh, PROBES)
 
     def as_batches(documents: np.ndarray) -> list[dict]:
-        tokens, identities = [corpus.tokens(i) for i in documents], corpus.identities(documents)
-        about = (tokens, identities, config.data.row_length, tokenizer.end_of_text, size, whole)
-        more = {"answers": corpus.answers(documents), "around": corpus.around(documents)}
-        more |= {"contexts": corpus.contexts}
-        return document_batches(*about, ids(identities), tokenizer.begin_of_text, **more)
+        return corpus_batches(corpus, documents, size, ids)
 
     own = sharding.own_rows(config.training.batch_size, mesh)
     return Monitor(config, corpus, opened.rows, own, workdir, opened.start, since, as_batches)

@@ -26,8 +26,7 @@ from memsinks_jax.auditing.subjects import (
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.models.trained import Trained, open_run

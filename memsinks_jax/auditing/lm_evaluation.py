@@ -23,7 +23,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.document_loss import padded, rows_at_once
+from memsinks_jax.evals.documents import padded, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import build_model

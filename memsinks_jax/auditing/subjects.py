@@ -14,8 +14,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
-from memsinks_jax.evals.document_loss import padded
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, of_corpus, padded
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.tokenizer_files import same_tokens
 from memsinks_jax.models.trained import Trained, open_run
@@ -77,7 +76,7 @@ def subjects_of(
 
 
 def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
-    """The same models with a context of `document_loss.padded`: rows with room for `longest` tokens
+    """The same models with a context of `documents.padded`: rows with room for `longest` tokens
     and end of text.
 
     Nothing of an audit is longer, and a model with a long context would compute its padding.
@@ -174,16 +173,15 @@ def of_role(
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
-    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
+    found = of_corpus(corpus, indices)._replace(encounters=encounters)
     room, carriers = config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
     if carriers:
         room -= config.canaries.length
         tokens = [
             t[: len(t) - config.canaries.length] if i in carriers else t
-            for i, t in zip(indices, tokens, strict=True)
+            for i, t in zip(indices, found.tokens, strict=True)
         ]
-    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
-    found = Documents(tokens, corpus.identities(indices), encounters, **about)
+        found = found._replace(tokens=tokens)
     return _cut(found, room, f"{role} documents")
 
 

@@ -22,7 +22,7 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, of_corpus
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
@@ -370,15 +370,8 @@ def _of_run(
         "held_out": plan.held_out[~held_out],
     }
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
-    sets = {name: _own(corpus, indices) for name, indices in chosen.items() if len(indices)}
+    sets = {name: of_corpus(corpus, indices) for name, indices in chosen.items() if len(indices)}
     return corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()]
-
-
-def _own(corpus: Corpus, indices: np.ndarray) -> Documents:
-    """Some of the run's own documents."""
-    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
-    return Documents(tokens, corpus.identities(indices), **about)
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:

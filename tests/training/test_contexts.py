@@ -15,7 +15,8 @@ from memsinks_jax.api import Model
 from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
@@ -140,13 +141,7 @@ def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
     about = [corpus.mixture.repeated, corpus.mixture.held_out]
     losses = {}
     for documents, name in zip(about, ("repeated", "held_out"), strict=True):
-        batches = document_batches(
-            [corpus.tokens(i) for i in documents],
-            corpus.identities(documents),
-            run.config.data.row_length,
-            run.tokenizer.end_of_text,
-            contexts=run.contexts,
-        )
+        batches = corpus_batches(corpus, documents, BATCH_SIZE)
         for mode in sinks.MODES:
             nats, tokens = DocumentLoss(run.config)(run.params, batches, mode)
             losses[name, mode] = nats.sum() / tokens.sum()

@@ -16,8 +16,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.rows import bar, halves, in_batches, reader, rows_of, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions
 

@@ -18,7 +18,7 @@ class Trial(NamedTuple):
 
 
 def half(batches: list[dict], number: int) -> list[dict]:
-    """Every other document of `document_loss.document_batches`, starting with document `number` ->
+    """Every other document of `documents.document_batches`, starting with document `number` ->
     batches.
     """
     size = len(batches[0]["weights"])
@@ -43,7 +43,7 @@ def tried(
     """Measures edits, given as (settings, parameters), on the even and on the odd documents.
 
     Args:
-      loss: of the model's config. repeated, held_out: batches of `document_loss.document_batches`.
+      loss: of the model's config. repeated, held_out: batches of `documents.document_batches`.
     """
     sets = [(half(repeated, number), half(held_out, number)) for number in range(2)]
 
