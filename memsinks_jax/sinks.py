@@ -381,7 +381,7 @@ def chance_gates(
     sinks: SinksConfig,
 ) -> jax.Array:
     """The control: ordinary dropout of the sink pool at the same rate, drawn anew at every position
-    of every step.
+    of every step. Like the sinks, it does not rescale what is left.
 
     Args:
       rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on

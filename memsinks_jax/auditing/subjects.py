@@ -175,6 +175,7 @@ def of_role(
         encounters = np.array(corpus.encounters(indices))
     found = of_corpus(corpus, indices)._replace(encounters=encounters)
     room, carriers = config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
+    # Members and others must differ in having been read alone: both lose the canary's space.
     if carriers:
         room -= config.canaries.length
         tokens = [

@@ -506,7 +506,12 @@ class Rows:
 
     @functools.cached_property
     def _padding(self) -> dict[str, np.ndarray]:
-        """A row of no document."""
+        """A row of no document.
+
+        The loss is a mean over tokens, so those of the last batch weigh more than others, at the
+        lowest learning rate. Rows of another epoch would show some documents more often than
+        planned.
+        """
         none, nobody = np.zeros(0, np.int64), np.zeros((0, 2), np.uint32)
         return self._row(none, none, none, nobody, np.zeros(0, bool), np.zeros(0, np.int32), 0)
 
@@ -559,7 +564,7 @@ class _Block(NamedTuple):
     records: np.ndarray  # int64 (n,)
     identities: np.ndarray  # uint32 (n, 2)
     repeated: np.ndarray  # bool (n,)
-    seen: np.ndarray  # int32 (n,)
+    seen: np.ndarray  # int32 (n,), counted where each begins: all of its pieces have the same
     rows: np.ndarray  # int64 (n,), the row in which each begins
 
 

@@ -345,6 +345,9 @@ def _memory(state: TrainState) -> tuple:
 def _context(finish: Callable[[], None]) -> ocp.Context:
     """How Orbax saves under a folder of checkpoints; `finish` is called before a checkpoint gets
     its name.
+
+    Version 1 of its API is a front of version 0 (Orbax 0.12), with the same files and times. Only
+    savers with a manager call `finish`; these ask for preemptions, see `private_interfaces`.
     """
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS

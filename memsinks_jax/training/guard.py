@@ -1,4 +1,8 @@
-"""Skips and counts updates with a non-finite loss or gradient, or with a loss spike."""
+"""Skips and counts updates with a non-finite loss or gradient, or with a loss spike.
+
+A skipped update leaves parameters, moments and the optimizer's count as they are. The step, and so
+the data, advances.
+"""
 
 from typing import NamedTuple
 

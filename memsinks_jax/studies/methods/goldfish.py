@@ -37,7 +37,8 @@ class Goldfish(Method):
         if first < stop:
             hashes = np.zeros(stop - first, np.uint64)
             for before in range(settings.context, 0, -1):
-                # Order counts, zeros too.
+                # Order counts, zeros too. The published code takes the product of the tokens, with
+                # the one that is excluded among them.
                 hashes = mix(
                     (hashes ^ tokens[first - before : stop - before].astype(np.uint64)) + _STEP
                 )
