@@ -25,18 +25,18 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.mixture import LISTED
-from memsinks_jax.data.packing import answering, reads_whole
+from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import Answers, Around, DocumentLoss, batches_by_length
-from memsinks_jax.interop.chat import open_chat
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import Documents, batches_by_length, of_corpus
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.models.origin import open_chat
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.sinks import MODES, has_sinks
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ class Model:
             raise InputError(
                 f"texts[{list(map(len, tokens)).index(0)}] has no token; leave empty ones out"
             )
-        nats, counts = self.document_losses(tokens, self.identities(tokens, sinks, group), sinks)
+        documents = Documents(tokens, self.identities(tokens, sinks, group))
+        nats, counts = self.document_losses(documents, sinks)
         return nats / counts
 
     def generate(
@@ -174,37 +175,27 @@ class Model:
         if kind != "content" and self.needs_ids(sinks):
             raise InputError(
                 f"{self.place} was trained with ids by {kind}: sinks={sinks} is not defined for "
-                "other documents"
-                f"{'; give the group' if kind == 'group' else ''}"
+                f"other documents{'; give the group' if kind == 'group' else ''}"
             )
         return np.stack([ids.content_id(document) for document in tokens])
 
-    def document_losses(
-        self,
-        tokens: Sequence[np.ndarray],
-        identities: np.ndarray,
-        sinks: str,
-        answers: Answers = None,
-        around: Around = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def document_losses(self, documents: Documents, sinks: str) -> tuple[np.ndarray, np.ndarray]:
         """(nats, number of tokens) of every document, each alone in its context: float64
         (documents,) each.
 
         Both are 0 for a document of which nothing counts.
 
-        Args:
-          tokens: int32 (tokens,) of each. identities: uint32 (documents, 2).
-          answers: of each, what alone is measured, see `Table.answers`; None: everything.
-          around: what opens and closes each, see `Table.around`; None: the tokens of the tokenizer.
         Raises:
           InputError: an unknown mode.
         """
         if sinks not in MODES:
             raise InputError(f"sinks is {sinks!r:.60}; choose one of: {', '.join(MODES)}")
         run, data = self.run, self.run.config.data
-        opened = run.opened(identities) if sinks == "own" else None
-        about = (tokens, identities, run.tokenizer, opened, answers, around, run.contexts)
-        batches = batches_by_length(run.config, placement.mesh_of(run.params), *about)
+        tokens = documents.tokens
+        if sinks == "own":
+            documents = documents._replace(opened=run.opened(documents.identities))
+        about = run.config, placement.mesh_of(run.params), run.tokenizer, run.contexts
+        batches = batches_by_length(documents, *about)
         longer, _ = truncated(np.array([len(document) for document in tokens]), data.row_length)
         if longer:
             what = "measured in windows of it" if reads_whole(data) else "truncated, as in training"
@@ -247,7 +238,7 @@ def evaluate(
     model, floor = Model(workdir, memories), None
     config = model.run.config
     if files:
-        documents, tokens, answers, around = read_tokens(files, model.run.tokenizer)
+        texts, tokens, answers, around = read_tokens(files, model.run.tokenizer)
         if group or not model.finds_groups(mode):
             identities = model.identities(tokens, mode, group)
         else:  # whose a question is must not be read in its answer
@@ -263,9 +254,10 @@ def evaluate(
             logger.info(
                 "about a group that has sinks: %d of %s", known, in_words(len(tokens), "document")
             )
+        found = Documents(tokens, identities, answers=answers, around=around)
     elif group:
         raise InputError("--group is the group of other files; name them by --files=GLOB")
-    elif is_folder(workdir):
+    elif not model.run.stored.is_run:
         raise InputError(
             f"{workdir} is a model without the documents of a run; give others by --files=GLOB"
         )
@@ -281,43 +273,37 @@ def evaluate(
             logger.warning(
                 "at most %s are measured: the first ones", in_words(LISTED, "unique document")
             )
-        documents, tokens = (
-            [corpus.document(i) for i in indices],
-            [corpus.tokens(i) for i in indices],
-        )
-        identities, floor = corpus.identities(indices), entropy_floor(corpus, indices)
-        answers, around = corpus.answers(indices), corpus.around(indices)
-    if answers and not reads_whole(config.data):
-        usable = np.flatnonzero(answering(answers, config.data.row_length))
-        if len(usable) < len(documents):
+        texts, found = [corpus.document(i) for i in indices], of_corpus(corpus, indices)
+        floor = entropy_floor(corpus, indices)
+    if found.answers and not reads_whole(config.data):
+        usable = np.flatnonzero(found.measurable(config.data.row_length))
+        if len(usable) < len(texts):
             logger.warning(
                 "their prompts fill the context, left out: %d of %s",
-                len(documents) - len(usable),
-                in_words(len(documents), "document"),
+                len(texts) - len(usable),
+                in_words(len(texts), "document"),
             )
         if not len(usable):
             raise InputError(
                 f"{files or workdir}: no document has an answer within the context; give shorter "
                 "prompts"
             )
-        about = documents, tokens, answers, around
-        documents, tokens, answers, around = ([of[i] for i in usable] for of in about)
-        identities = identities[usable]
-    nats, counts = model.document_losses(tokens, identities, mode, answers, around)
+        texts, found = [texts[i] for i in usable], found.chosen(usable)
+    nats, counts = model.document_losses(found, mode)
     if not has_sinks(config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
         {
-            "source": document.source,
+            "source": text.source,
             "id": ids.to_hex(identity),
             "tokens": int(count),
             "loss": float(nat / count),
         }
-        for document, identity, nat, count in zip(documents, identities, nats, counts, strict=True)
+        for text, identity, nat, count in zip(texts, found.identities, nats, counts, strict=True)
     ]
     result = {
         "loss": float(nats.sum() / counts.sum()),
-        "documents": len(documents),
+        "documents": len(texts),
         "tokens": int(counts.sum()),
     }
     return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
@@ -360,8 +346,7 @@ def generate(
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts "
-            "with the prompt (see "
-            "documents.jsonl of the run), or --group=NAME"
+            "with the prompt (see documents.jsonl of the run), or --group=NAME"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config):

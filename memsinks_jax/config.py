@@ -171,75 +171,29 @@ class GeneralConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CanariesConfig:
-    """Random tokens inserted into repeated documents (TS-Canary, paper section 3.1)."""
+    """Random tokens at the end of repeated documents (TS-Canary, paper section 3.1)."""
 
     documents: int = setting(0, "number of repeated documents that get a canary; -1: all", -1)
     length: int = setting(32, "tokens", 1)
-    place: str = choice("end", "of the document", end="", start="")
-
-
-@dataclasses.dataclass(frozen=True)
-class GoldfishConfig:
-    """Leaves tokens out of the loss, chosen by a hash of the tokens before them (Hans et al. 2024)."""
-
-    every: int = setting(0, "the paper's k: leave out one token in k; 0: none", 0)
-    context: int = setting(13, "the paper's h: number of preceding tokens to hash", 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class SGTMConfig:
-    """Selective gradient masking: which documents have labels (arXiv 2512.05648,
-    training/gradient_masking.py).
-    """
-
-    retain_fraction: float = setting(
-        0.25, "fraction of the documents read once that are labelled retain", 0, 1
-    )
-    undiscovered: float = setting(
-        0.0, "fraction of the repeated documents that have no label", 0, 1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivateConfig:
-    """DP-SGD (Abadi et al. 2016, training/private.py)."""
-
-    noise_multiplier: float = setting(
-        0.0, "standard deviation of the noise on summed gradients / clip_norm; 0: off", 0
-    )
 
 
 class Traits(typing.NamedTuple):
-    """What a model has with a kind of sinks. training/methods.py has what a kind does to a step."""
+    """What a model has with a kind of sinks. training/method.py has what a kind does to a step."""
 
     about: str
     exist: bool = True
     cut: bool = False  # the neurons that would be sinks are not built
     owned: bool = False  # every document has sinks of its own
     on_for_all: bool = False  # they are on for every document
-    in_attention: bool = False  # attention can have them too
     tied: bool = True  # the document decides which of them learn
     # they are rows of a table that is read before the head, see data/contexts.py
     by_context: bool = False
 
 
 KINDS = {
-    "by_document": Traits("a document has its own", owned=True, in_attention=True),
-    "by_chance": Traits("ordinary dropout, drawn at every position", in_attention=True, tied=False),
-    "masked_weights": Traits(
-        "always on, their weights trained by repeated documents only", on_for_all=True
-    ),
-    "masked_activations": Traits(
-        "the same, but gradients are masked at activations", on_for_all=True
-    ),
-    "sgtm": Traits(
-        "on unless labelled retain: training/gradient_masking.py",
-        on_for_all=True,
-        in_attention=True,
-    ),
-    "sgtm_frozen": Traits(
-        "the same, and masked weights keep their moments", on_for_all=True, in_attention=True
-    ),
+    "by_document": Traits("a document has its own", owned=True),
+    "by_chance": Traits("ordinary dropout, drawn at every position", tied=False),
+    "always": Traits("on for every document; training.method is how they learn", on_for_all=True),
     "by_context": Traits(
         "each context of repeated text has one, before the head",
         exist=False,
@@ -294,14 +248,8 @@ class SinksConfig:
         disjoint="`active` for each group of documents, which no other group has; pool=0: as many as "
         "needed",
     )
-    per_layer: bool = setting(
-        False, "draw in each layer; if off, a document has the same sinks in all layers"
-    )
     sparse: bool = setting(
         False, "compute and update only sinks that are on; needs sampling=floyd or disjoint"
-    )
-    attention_fraction: float = setting(
-        0.0, "fraction of attention's outputs, before projection, that are sinks", 0, 1
     )
     learning_rate_multiple: float = setting(
         1.0, "factor of the learning rate of the sinks' weights", above=0
@@ -513,6 +461,9 @@ class OptimizerConfig:
 class TrainingConfig:
     """How long, how often, how many."""
 
+    method: str = setting(
+        "", "another method of training: MODULE:CLASS,SETTING=VALUE,...; empty: ours"
+    )
     batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
     epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
@@ -529,22 +480,19 @@ class TrainingConfig:
     checkpoint_every: int = setting(
         200, "steps between two checkpoints; the last step is always saved", 1, free=True
     )
-    checkpoints_to_keep: int = setting(2, "the newest ones", 1, free=True)
     keep_every: int = setting(
-        0, "also keep those whose step is a multiple of this; 0: none", 0, free=True
+        0,
+        "besides the two newest checkpoints keep those whose step is a multiple of this; 0: none",
+        0,
+        free=True,
     )
-    keep_best: bool = setting(False, "also keep the one with the lowest held-out loss", free=True)
     spike_sigma: float = setting(
-        0.0, "skip updates whose loss is N standard deviations above the mean; 0: none", 0
-    )
-    spike_window: int = setting(
-        128, "number of accepted losses, the last ones, that mean and deviation are of", 2
+        0.0,
+        "skip updates whose loss is N standard deviations above the mean of the last; 0: none",
+        0,
     )
     skips_in_a_row: int = setting(
         10, "end the run after N skipped updates in a row (not finite, spikes)", 1, free=True
-    )
-    stall_seconds: float = setting(
-        300.0, "report a longer step, evaluation or save, with traces", above=0, free=True
     )
 
 
@@ -557,9 +505,6 @@ class MonitorConfig:
     every: int = setting(0, "steps between two checks; 0: off", 0)
     seen_over: int = setting(
         16, "encounters before a document is flagged, from the next check on", 1, free=True
-    )
-    probes: int = setting(
-        16, "flagged documents whose loss is measured, with sinks dropped and on", 1, free=True
     )
     counters: int = setting(65_536, "counters per row of the frequency sketch", 16, 2**30)
 
@@ -591,9 +536,6 @@ class Config:
     data: DataConfig = DataConfig()
     general: GeneralConfig = GeneralConfig()
     canaries: CanariesConfig = CanariesConfig()
-    goldfish: GoldfishConfig = GoldfishConfig()
-    sgtm: SGTMConfig = SGTMConfig()
-    private: PrivateConfig = PrivateConfig()
     sinks: SinksConfig = SinksConfig()
     contexts: ContextsConfig = ContextsConfig()
     model: ModelConfig = ModelConfig()
@@ -626,17 +568,6 @@ def validate(config: Config) -> Config:
     for name, value in values.items():
         if instead := RULES[name].broken_by(value):
             raise InputError(f"config.{name} is {value!r}; {instead}")
-    if config.sinks.traits.by_context and config.private.noise_multiplier:
-        raise InputError(
-            "config.private.noise_multiplier is for gradients, and config.sinks.kind=by_context "
-            "gives sinks steps of their "
-            "own; set noise_multiplier to 0, or train variant dp_sgd"
-        )
-    if config.goldfish.every == 1:
-        raise InputError(
-            "config.goldfish.every is 1, which leaves all out of the loss; give 0 for none, or 2 "
-            "or more"
-        )
     of = {
         "model.heads": "model.d_model",
         "model.kv_heads": "model.heads",
@@ -677,11 +608,6 @@ def validate(config: Config) -> Config:
             "one of them out"
         )
     _validate_groups(config, values)
-    if config.training.keep_best and not data.held_out_documents:
-        raise InputError(
-            "config.training.keep_best goes by held-out documents; raise "
-            "config.data.held_out_documents"
-        )
     chosen = max(data.repeated_documents, 0)
     if config.canaries.documents > chosen or (config.canaries.documents and not chosen):
         raise InputError(
@@ -734,8 +660,6 @@ def _validate_groups(config: Config, values: dict) -> None:
     needed = {
         "data.ids": "group",
         "sinks.kind": "by_document",
-        "sinks.per_layer": False,
-        "sinks.attention_fraction": 0,
     }
     for name, value in needed.items():
         if values[name] != value:

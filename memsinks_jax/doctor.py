@@ -18,8 +18,8 @@ from absl import flags
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention import choose_kernel
+from memsinks_jax.models.initial import inherit
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
 from memsinks_jax.training.memory import readable

@@ -22,12 +22,12 @@ from memsinks_jax.editing import memory_file, page, search
 from memsinks_jax.editing.memory import DISTANCES, PLACES, SITES
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.search import Wish
-from memsinks_jax.interop.folder import is_folder
 from memsinks_jax.model.generation import text_after
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import open_run
 
 logger = logging.getLogger("memsinks_jax.edit")
 
@@ -140,7 +140,7 @@ def main() -> None:
                 "give --workdir, the folder of a training run, or --hf, a Hugging Face folder"
             )
         place = pathlib.Path(workdir_flag.value or hf_flag.value)
-        if hf_flag.value and not is_folder(place):
+        if hf_flag.value and Stored(place).is_run:
             raise InputError(
                 f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type"
             )

@@ -17,10 +17,10 @@ import sys
 from absl import flags
 
 from memsinks_jax.config import InputError
-from memsinks_jax.interop.folder import DTYPES
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.folder import DTYPES
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.exporting import export, export_sources
 
 logger = logging.getLogger("memsinks_jax.export")
 

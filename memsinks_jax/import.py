@@ -15,9 +15,9 @@ import pathlib
 from absl import flags
 
 from memsinks_jax.config import InputError, SinksConfig
-from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.models.hub import folder_of
+from memsinks_jax.models.importing import import_model
 from memsinks_jax.runs import command_line, output
-from memsinks_jax.runs.importing import import_model
 
 logger = logging.getLogger("memsinks_jax.import")
 

@@ -16,6 +16,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from absl import flags
 
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.models.initial import inherit
 from memsinks_jax.planning import topology as topologies
 from memsinks_jax.planning.estimate import (
     FULL_HEAD,
@@ -27,7 +28,6 @@ from memsinks_jax.planning.estimate import (
 )
 from memsinks_jax.planning.fitting import settings, what_fits
 from memsinks_jax.runs import command_line
-from memsinks_jax.runs.initial import inherit
 from memsinks_jax.training import sharding
 
 logger = logging.getLogger("memsinks_jax.plan")

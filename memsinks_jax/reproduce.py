@@ -192,7 +192,7 @@ def dry_run(figures: list[str], asked: Request) -> dict:
     """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains
     nothing.
     """
-    from memsinks_jax.runs.initial import inherit
+    from memsinks_jax.models.initial import inherit
     from memsinks_jax.studies.figures import forecast  # jax takes seconds to import
 
     asked, workdirs = dataclasses.replace(asked, seeds=asked.seeds[:1]), {}

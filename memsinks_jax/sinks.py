@@ -7,8 +7,7 @@ batch, batch size, mesh, host, remat or restart.
 
 S shared neurons, M sinks, F = S + M hidden neurons, B rows of a batch, N documents of a row, T
 positions. A gate is a bool array over F: which neurons are on. `apply_gates` turns gates into an
-intervention at a site of the model. If attention has sinks too, the D outputs of its heads are
-split and gated in the same way, with draws of their own.
+intervention at the model's site `mlp`.
 """
 
 from collections.abc import Callable
@@ -26,12 +25,8 @@ from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 #   all    every sink is on                                      other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
-SITES = ("mlp", "attention")  # of the model; either can have sinks
-
-# Salts of the key: draws for one purpose are independent of the others. Those of attention come
-# after these.
+# Salts of the key: draws for one purpose are independent of the others.
 _OWN, _OTHER, _CHANCE = range(3)
-_PURPOSES = 3
 
 NONE = np.iinfo(np.int32).max  # stands for no sink
 
@@ -86,10 +81,10 @@ def partition(model: ModelConfig, sinks: SinksConfig) -> Partition:
             f"config.sinks.active_fraction={sinks.active_fraction:g}: most documents would have "
             "no sink; raise it"
         )
-    if is_sparse(sinks) and (sinks.sampling not in ("floyd", "disjoint") or sinks.per_layer):
+    if is_sparse(sinks) and sinks.sampling not in ("floyd", "disjoint"):
         raise InputError(
-            "config.sinks.sparse needs sinks that are known by number, the same in all layers; set "
-            "config.sinks.sampling=floyd and config.sinks.per_layer=False"
+            "config.sinks.sparse needs sinks that are known by number; set "
+            "config.sinks.sampling=floyd"
         )
     return parts
 
@@ -101,17 +96,8 @@ def is_sparse(sinks: SinksConfig) -> bool:
     return sinks.sparse and sinks.traits.owned and (sinks.pool > 0 or sinks.shared_fraction < 1)
 
 
-def partitions(config: Config) -> dict[str, Partition]:
-    """{site: its Partition}: of the MLPs' neurons, and of the heads' outputs, the last are sinks."""
-    settings, width = config.sinks, config.model.attention_width
-    count = int(settings.attention_fraction * width) if settings.traits.in_attention else 0
-    return {"mlp": partition(config.model, settings), "attention": Partition(width - count, count)}
-
-
 def has_sinks(config: Config) -> bool:
-    return config.sinks.traits.by_context or any(
-        parts.sinks for parts in partitions(config).values()
-    )
+    return config.sinks.traits.by_context or partition(config.model, config.sinks).sinks > 0
 
 
 def has_tables(config: Config) -> bool:
@@ -119,11 +105,9 @@ def has_tables(config: Config) -> bool:
     return config.sinks.traits.by_context or is_sparse(config.sinks)
 
 
-def _key(seed: int | jax.Array, purpose: int, site: str) -> jax.Array:
+def _key(seed: int | jax.Array, purpose: int) -> jax.Array:
     # Named, so that another default generator cannot change any document's sinks.
-    return jax.random.fold_in(
-        jax.random.key(seed, impl="threefry2x32"), purpose + _PURPOSES * SITES.index(site)
-    )
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), purpose)
 
 
 def share_on(sinks: SinksConfig, count: int) -> float:
@@ -131,10 +115,9 @@ def share_on(sinks: SinksConfig, count: int) -> float:
     return sinks.active / count if sinks.active else sinks.active_fraction
 
 
-def number_on(sinks: SinksConfig, count: int, site: str = "mlp") -> int:
-    """How many of a site's `count` sinks are on for a document, if all documents have equally many."""
-    exactly = sinks.active if site == "mlp" else 0
-    return exactly or max(round(sinks.active_fraction * count), 1)
+def number_on(sinks: SinksConfig, count: int) -> int:
+    """How many of an MLP's `count` sinks are on for a document, if all documents have equally many."""
+    return sinks.active or max(round(sinks.active_fraction * count), 1)
 
 
 def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -186,7 +169,7 @@ def _of_groups(
     groups = count // sinks.active
     number = group_numbers(identities, count, sinks.active)
     if other:
-        root = _key(seed, _OTHER, "mlp")
+        root = _key(seed, _OTHER)
         bits = jax.vmap(lambda identity_2: _bits(_of_document(root, identity_2), ()))(
             identities.reshape(-1, 2)
         )
@@ -199,17 +182,17 @@ def _of_groups(
     return jnp.where(number[..., None] < NONE, chosen, NONE).astype(jnp.int32)
 
 
-def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig, site: str) -> jax.Array:
+def _draw(key: jax.Array, shape: tuple[int, ...], sinks: SinksConfig) -> jax.Array:
     """On/off of `shape` sinks, the last axis being the sinks -> bool. Integers only: the same bits
     on any device.
     """
     if sinks.sampling == "floyd":
-        chosen = _distinct(key, shape[:-1], number_on(sinks, shape[-1], site), shape[-1])
+        chosen = _distinct(key, shape[:-1], number_on(sinks, shape[-1]), shape[-1])
         return jnp.put_along_axis(jnp.zeros(shape, bool), chosen, True, axis=-1, inplace=False)
     bits = _bits(key, shape)
-    if (sinks.active and site == "mlp") or sinks.sampling == "exact":
+    if sinks.active or sinks.sampling == "exact":
         ranks = jnp.argsort(jnp.argsort(bits, axis=-1, stable=True), axis=-1, stable=True)
-        return ranks < number_on(sinks, shape[-1], site)
+        return ranks < number_on(sinks, shape[-1])
     # bits <= threshold, not <: all 2**32 values must pass at an active fraction of 1.
     return bits <= jnp.uint32(max(round(sinks.active_fraction * 2**32) - 1, 0))
 
@@ -219,38 +202,27 @@ def document_masks(
     seed: int | jax.Array,
     count: int,
     sinks: SinksConfig,
-    layers: int,
     other: bool = False,
-    site: str = "mlp",
 ) -> jax.Array:
-    """Which sinks each document may use.
+    """Which sinks each document may use, the same in all layers.
 
     Args:
       identities: uint32 (..., 2), the ids of the documents.
       seed: the run's seed; another seed gives every document other sinks.
       count: M, sinks in an MLP.
-      layers: layers of the model; used with `sinks.per_layer` only.
       other: draw for a random id instead, a function of the document's id.
     Returns:
-      bool (1, ..., M), or (layers, ..., M) with `sinks.per_layer`.
+      bool (..., M).
     """
     if sinks.sampling == "disjoint":
         chosen = _of_groups(identities, seed, count, sinks, other)
         masks = jnp.zeros((*identities.shape[:-1], count), bool)
-        masks = jnp.put_along_axis(masks, chosen, True, axis=-1, inplace=False, mode="drop")
-        return jnp.broadcast_to(masks, (layers if sinks.per_layer else 1, *masks.shape))
-    root = _key(seed, _OTHER if other else _OWN, site)
-
-    def of_document(identity_2: jax.Array, layer: jax.Array) -> jax.Array:
-        key = _of_document(root, identity_2)
-        if sinks.per_layer:
-            key = jax.random.fold_in(key, layer)
-        return _draw(key, (count,), sinks, site)
-
-    over_documents = jax.vmap(of_document, in_axes=(0, None))
-    over_layers = jax.vmap(over_documents, in_axes=(None, 0))
-    masks = over_layers(identities.reshape(-1, 2), jnp.arange(layers if sinks.per_layer else 1))
-    return masks.reshape(masks.shape[0], *identities.shape[:-1], count)
+        return jnp.put_along_axis(masks, chosen, True, axis=-1, inplace=False, mode="drop")
+    root = _key(seed, _OTHER if other else _OWN)
+    masks = jax.vmap(lambda identity_2: _draw(_of_document(root, identity_2), (count,), sinks))(
+        identities.reshape(-1, 2)
+    )
+    return masks.reshape(*identities.shape[:-1], count)
 
 
 def _of_document(root: jax.Array, identity_2: jax.Array) -> jax.Array:
@@ -271,7 +243,7 @@ def document_sinks(
     """
     if sinks.sampling == "disjoint":
         return _of_groups(identities, seed, count, sinks, other)
-    root, active = _key(seed, _OTHER if other else _OWN, "mlp"), number_on(sinks, count)
+    root, active = _key(seed, _OTHER if other else _OWN), number_on(sinks, count)
     chosen = jax.vmap(
         lambda identity_2: _distinct(_of_document(root, identity_2), (), active, count)
     )(identities.reshape(-1, 2))
@@ -301,12 +273,10 @@ def gates_for_mode(
     seed: int | jax.Array,
     parts: Partition,
     sinks: SinksConfig,
-    layers: int,
-    site: str = "mlp",
     opened_BN: jax.Array | None = None,
 ) -> jax.Array | None:
-    """Gates of the documents of a batch in one of MODES -> bool (1 or layers, B, N, F); None if all
-    are on.
+    """Gates of the documents of a batch in one of MODES -> bool (B, N, F), or (1, 1, F) if they are
+    the same for all; None if all are on.
 
     Args:
       opened_BN: which documents' own sinks are open, as from `opened` in training; None: all.
@@ -317,8 +287,8 @@ def gates_for_mode(
     if mode == "all" or not parts.sinks or (sinks.traits.on_for_all and mode != "drop"):
         return None
     if mode == "drop":
-        return _with_shared(jnp.zeros((1, 1, 1, parts.sinks), bool), parts)
-    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, layers, mode == "other", site)
+        return _with_shared(jnp.zeros((1, 1, parts.sinks), bool), parts)
+    masks = document_masks(identities_BN2, seed, parts.sinks, sinks, mode == "other")
     if mode == "own" and opened_BN is not None:
         masks &= opened_BN[..., None]
     return _with_shared(masks, parts)
@@ -409,23 +379,22 @@ def chance_gates(
     seed,
     parts: Partition,
     sinks: SinksConfig,
-    site: str = "mlp",
 ) -> jax.Array:
     """The control: ordinary dropout of the sink pool at the same rate, drawn anew at every position
-    of every step.
+    of every step. Like the sinks, it does not rescale what is left.
 
     Args:
       rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on
       its microbatch.
       length: T.
     Returns:
-      bool (1, B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
+      bool (B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.
     """
-    root = jax.random.fold_in(_key(seed, _CHANCE, site), step)
+    root = jax.random.fold_in(_key(seed, _CHANCE), step)
     masks = jax.vmap(
-        lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks, site)
+        lambda row: _draw(jax.random.fold_in(root, row), (length, parts.sinks), sinks)
     )(rows_B)
-    return _with_shared(masks[None], parts)
+    return _with_shared(masks, parts)
 
 
 def _with_shared(masks: jax.Array, parts: Partition) -> jax.Array:
@@ -445,7 +414,7 @@ def interventions(
     scale_BN: jax.Array | None = None,
     contexts_BT: jax.Array | None = None,
 ) -> dict[str, Callable]:
-    """Interventions for the sinks of all sites in one of MODES. Arguments as in `gates_for_mode`
+    """Interventions for the sinks in one of MODES. Arguments as in `gates_for_mode`
     and `apply_gates`.
 
     For sparse sinks the entry `sinks` is a Blocks, not a function; for sinks by context `contexts`
@@ -457,7 +426,7 @@ def interventions(
       chosen_BNk: sparse sinks that are on, if known; None: those of `sinks_for_mode`.
       scale_BN: for sparse sinks, as in `cut_into_blocks`.
     """
-    found, parts_of = {}, partitions(config)
+    parts = partition(config.model, config.sinks)
     if config.sinks.traits.by_context:
         _check_mode(mode)
         if mode == "other":
@@ -465,22 +434,15 @@ def interventions(
             contexts_BT = jnp.where(contexts_BT == NONE, NONE, (contexts_BT + rows // 2) % rows)
         return {} if mode == "drop" else {"contexts": contexts_BT}
     if is_sparse(config.sinks):
-        count = parts_of.pop("mlp").sinks
         if chosen_BNk is None:
             chosen_BNk = sinks_for_mode(
-                mode, identities_BN2, seed, count, config.sinks, segments_BT, opened_BN
+                mode, identities_BN2, seed, parts.sinks, config.sinks, segments_BT, opened_BN
             )
-        found = (
-            {}
-            if chosen_BNk is None
-            else {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
-        )
-    for site, parts in parts_of.items():
-        gates = gates_for_mode(
-            mode, identities_BN2, seed, parts, config.sinks, config.model.layers, site, opened_BN
-        )
-        found |= apply_gates(gates, segments_BT, site)
-    return found
+        if chosen_BNk is None:
+            return {}
+        return {"sinks": cut_into_blocks(chosen_BNk, segments_BT, scale_BN)}
+    gates = gates_for_mode(mode, identities_BN2, seed, parts, config.sinks, opened_BN)
+    return apply_gates(gates, segments_BT)
 
 
 def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> dict[str, Callable]:
@@ -489,27 +451,23 @@ def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> d
     return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
 
 
-def apply_gates(
-    gates: jax.Array | None, segments_BT: jax.Array | None, site: str = "mlp"
-) -> dict[str, Callable]:
+def apply_gates(gates: jax.Array | None, segments_BT: jax.Array | None) -> dict[str, Callable]:
     """Gates -> interventions for the model: zeroes every activation whose document's gate is off.
 
     Args:
-      gates: (1 or layers, B or 1, N, F). None: everything on.
+      gates: (B or 1, N, F). None: everything on.
       segments_BT: the document of each position, from 1; None if N are the positions themselves.
     """
     if gates is None:
         return {}
 
     def gate(x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
-        gate_BNF = gates[layer if gates.shape[0] > 1 else 0]
-        if segments_BT is not None and gate_BNF.shape[1] > 1:
-            gate_BNF = jnp.take_along_axis(
-                gate_BNF, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1
-            )
-        return _where_on(gate_BNF, x_BTF)
+        here = gates
+        if segments_BT is not None and gates.shape[1] > 1:
+            here = jnp.take_along_axis(gates, jnp.maximum(segments_BT - 1, 0)[:, :, None], axis=1)
+        return _where_on(here, x_BTF)
 
-    return {site: gate}
+    return {"mlp": gate}
 
 
 @jax.custom_vjp

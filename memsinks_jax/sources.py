@@ -16,25 +16,24 @@ from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import printable
-from memsinks_jax.interop import sources
-from memsinks_jax.runs import command_line, source_files
+from memsinks_jax.models.sources import Sources, open_sources
+from memsinks_jax.runs import command_line
 
 logger = logging.getLogger("memsinks_jax.sources")
 
 
-def _listing(folder: pathlib.Path) -> dict:
+def _listing(found: Sources) -> dict:
     from memsinks_jax.reporting import report
 
-    found, base = sources.files_of(folder), sources.base_of(folder, sources.config_of(folder))
     listed = [
         {
             "name": source.name,
             "file": source.path.name,
             "sinks": source.sinks,
             "bytes": source.bytes,
-            "base_matches": source.base == base,
+            "base_matches": source.base == found.base,
         }
-        for source in found
+        for source in found.files.values()
     ]
     rows = [
         [
@@ -49,18 +48,15 @@ def _listing(folder: pathlib.Path) -> dict:
     # Names come last, where those that are read from right to left move no other column.
     names = ["source", "------", *(printable(one["name"]) for one in listed)]
     print("\n".join(map("  ".join, zip(table, names, strict=True))), file=sys.stderr)
-    return {"folder": str(folder), "base": base, "sources": listed}
+    return {"folder": str(found.folder), "base": found.base, "sources": listed}
 
 
-def _named(folder: pathlib.Path, given: list[str]) -> list[str]:
+def _named(found: Sources, given: list[str]) -> list[str]:
     """The sources of --merge flags: each is a name, or several that commas separate. Raises
     InputError for another.
     """
-    known = {source.name for source in sources.files_of(folder)}
-    names = [name for one in given for name in ([one] if one in known else one.split(","))]
-    for name in names:
-        sources.find(folder, name)
-    return names
+    names = [name for one in given for name in ([one] if one in found.files else one.split(","))]
+    return [found.find(name).name for name in names]
 
 
 def main() -> None:
@@ -83,23 +79,24 @@ def main() -> None:
         folder = pathlib.Path(folder_flag.value)
         if sum(map(bool, (add_flag.value, remove_flag.value, merge_flag.value))) > 1:
             raise InputError("--add, --remove and --merge exclude each other; give one at a time")
+        found = open_sources(folder)
         if add_flag.value:
-            source = source_files.add(folder, pathlib.Path(add_flag.value))
+            source = found.add(pathlib.Path(add_flag.value))
             logger.info("added %r: %s", source.name, source.path)
             return {"added": source.name, "file": str(source.path)}
         if remove_flag.value:
-            source = source_files.remove(folder, remove_flag.value)
+            source = found.remove(remove_flag.value)
             logger.info("removed %r: %s is deleted", source.name, source.path)
             return {"removed": source.name, "file": str(source.path)}
         if merge_flag.value:
-            from memsinks_jax.runs.exporting import export  # brings jax
+            from memsinks_jax.models.exporting import export  # brings jax
 
             command_line.require(out_flag)
-            names = _named(folder, merge_flag.value)
+            names = _named(found, merge_flag.value)
             return export(
                 folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=names
             )
-        return _listing(folder)
+        return _listing(found)
 
     command_line.run(run)
 

@@ -42,7 +42,7 @@ def main() -> None:
         if plan_flag.value:
             from memsinks_jax.data.corpus import load_corpus
             from memsinks_jax.data.counts import as_text, counts
-            from memsinks_jax.runs.initial import inherit
+            from memsinks_jax.models.initial import inherit
 
             config = inherit(config, given=command_line.given(config_flag))
             counted = counts(load_corpus(config))
@@ -67,7 +67,7 @@ def main() -> None:
 
             interruption.use_preemption_service(reached_preemption_sync_point)
         # imports jax, which asks for its devices
-        from memsinks_jax.training.loop import train_and_evaluate
+        from memsinks_jax.loop import train_and_evaluate
 
         result = train_and_evaluate(
             config,

@@ -10,6 +10,12 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # Those of the installed package, or of the checkout.
 CONFIGS = (_HERE if (_HERE / "configs").is_dir() else _HERE.parent) / "configs"
 
+
+def _other(method: str, kind: str) -> dict:
+    """A method of studies/methods/, on a model with that kind of sinks."""
+    return {"sinks.kind": kind, "training.method": f"memsinks_jax.studies.methods.{method}"}
+
+
 # Fields that differ from the defaults, which are `sinks`.
 VARIANTS = {
     "sinks": {},  # they open when a document comes back
@@ -32,11 +38,11 @@ VARIANTS = {
     # their activations alone (the code of Cloud et al. 2024), or by labels (arXiv 2512.05648); a
     # token is left out of the loss by a hash of those before it (Hans et al. 2024); DP-SGD: rows'
     # gradients are clipped and get noise (Abadi et al. 2016)
-    "gradient_masking": {"sinks.kind": "masked_weights"},
-    "gradient_detach": {"sinks.kind": "masked_activations"},
-    "sgtm": {"sinks.kind": "sgtm"},
-    "dp_sgd": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
-    "goldfish": {"sinks.kind": "none", "goldfish.every": 4},
+    "gradient_masking": _other("gradient_masking:MaskedWeights", "always"),
+    "gradient_detach": _other("gradient_masking:MaskedActivations", "always"),
+    "sgtm": _other("gradient_masking:Selective", "always"),
+    "dp_sgd": _other("private:Private,noise_multiplier=0.1", "none"),
+    "goldfish": _other("goldfish:Goldfish,every=4", "none"),
 }
 
 

@@ -90,7 +90,7 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
             over[view] = [
                 [n + 500 * (steps - 1 - step) for n in read[view]["nats"]] for step in range(steps)
             ]
-        own = {} if group == "held out" else {"mlp": [sorted(rng.sample(range(154), 40))]}
+        own = [] if group == "held out" else sorted(rng.sample(range(154), 40))
         found.append(
             {
                 "group": group,
@@ -108,7 +108,7 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
                 },
                 "own": own,
                 "carried": own
-                and {"mlp": [[rng.gauss(0.1, 0.1) for _ in range(40)] for _ in range(4)]}
+                and [[rng.gauss(0.1, 0.1) for _ in range(40)] for _ in range(4)]
                 or None,
             }
         )
@@ -120,7 +120,8 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
         "prefixes": [4],
         "suffix": 6,
         "texts": texts,
-        "sites": {"mlp": {"sinks": 154, "layers": 4}},
+        "sinks": 154,
+        "layers": 4,
         "opens_at": 2,
         "steps": [100 * (step + 1) for step in range(steps)],
         "step_views": VIEWS[:2],

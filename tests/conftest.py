@@ -149,9 +149,6 @@ NOT_COMPILED = (
     "general.token_budget",
     "canaries.documents",
     "canaries.length",
-    "canaries.place",
-    "goldfish.every",
-    "goldfish.context",
     "model.initial",
     "training.epochs",
     "training.steps",
@@ -160,13 +157,9 @@ NOT_COMPILED = (
     "training.log_every",
     "training.evaluate_every",
     "training.checkpoint_every",
-    "training.checkpoints_to_keep",
     "training.keep_every",
-    "training.keep_best",
     "training.skips_in_a_row",
-    "training.stall_seconds",
     "monitor.seen_over",
-    "monitor.probes",
 )
 
 
@@ -197,7 +190,7 @@ def train_program(config, *others):
 @pytest.fixture(autouse=True, scope="session")
 def shared_programs():
     """Runs of one process share them."""
-    from memsinks_jax.training import loop
+    from memsinks_jax import loop
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_program", train_program)
@@ -252,7 +245,7 @@ LONG = (
     "test_evals",
     "test_export",
     "test_rows_properties",
-    "test_source",
+    "test_origin",
     "test_decoder",
     "test_plan",
     "test_moved",

@@ -4,10 +4,10 @@ import pathlib
 from collections.abc import Iterable
 
 from memsinks_jax.config import Config
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.baselines.removal import Point
 from memsinks_jax.studies.figures import post_hoc
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 

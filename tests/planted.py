@@ -1,10 +1,12 @@
 """Small models and documents for tests of the methods that find memorized documents in a model."""
 
+import types
+
 import jax
 import numpy as np
 
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.document_loss import document_batches
+from memsinks_jax.evals.documents import Documents, document_batches
 from memsinks_jax.model.decoder import build_model
 
 END, TOKEN = 1, 7  # end of text; what the memorized document repeats
@@ -62,7 +64,8 @@ def planted_model():
 def batches_of(documents, batch_size=None):
     tokens = [np.array(document, np.int32) for document in documents]
     identities = np.zeros((len(tokens), 2), np.uint32)
-    return document_batches(tokens, identities, 12, END, batch_size or len(tokens) + 1)
+    ends = types.SimpleNamespace(end_of_text=END, begin_of_text=END)
+    return document_batches(Documents(tokens, identities), 12, ends, batch_size or len(tokens) + 1)
 
 
 MEMORIZED = [[TOKEN] * 9, [TOKEN] * 6]

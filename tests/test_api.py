@@ -18,9 +18,10 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.evals.documents import Documents
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +227,8 @@ def test_all_losses_are_those_of_answers(asked):
         counts
     )
     model = memsinks_jax.open_model(asked / "run")
-    batches = model.document_losses(
-        [source.read(0)], source.identities[:1], "drop", [source.answers(0)]
-    )
+    first = Documents([source.read(0)], source.identities[:1], answers=[source.answers(0)])
+    batches = model.document_losses(first, "drop")
     assert found["per_document"][0]["loss"] == pytest.approx(
         float(batches[0][0] / batches[1][0]), rel=1e-6
     )

@@ -36,11 +36,11 @@ from memsinks_jax.config import (
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks.attacks import attack_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 
@@ -249,25 +249,19 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
     read = Documents(
         [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
     )
-    export_for_open_unlearning(folder / "other", place, None, run.tokenizer, read, read)
+    export_for_open_unlearning(folder / "other", {"model": open_run(place)}, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
     assert "retain_logs_path=saves" not in commands  # without an oracle
 
 
 def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
-    """No canary distinguishes them, and no length: those at the end are cut off, those at the start
-    are given to all.
-    """
+    """No canary distinguishes them, and no length: canaries are cut off."""
     config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
     members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
         assert tokens.tolist() == corpus.tokens(index)[:-16].tolist()
     assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
-    config = with_fields(config, {"canaries.place": "start"})
-    others = of_role(corpus, config, "held_out", "")
-    for index, tokens in zip(corpus.mixture.held_out, others.tokens, strict=True):
-        assert tokens[16:].tolist() == corpus.tokens(index)[: len(tokens) - 16].tolist()
 
 
 @pytest.mark.parametrize("mode", ["drop", "own"])
@@ -375,7 +369,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
         "non_members_files": str(folder / "new.txt"),
         "prefixes": (4,),
     }
-    monkeypatch.setattr("memsinks_jax.runs.exporting._speeds", lambda *places: (None, None))
+    monkeypatch.setattr("memsinks_jax.models.exporting._speeds", lambda *places: (None, None))
     export(folder / "run", folder / "hf", True, "float32")
     exported = audit(folder / "hf", **files, suffix=3, samples=0)["subjects"]
     dropped = audit(folder / "run", **files, suffix=3, samples=0)["subjects"]["sinks dropped"]
@@ -390,7 +384,7 @@ def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
     assert (
         explored["groups"] == ["members", "non-members"]
         and not explored["steps"]
-        and not explored["sites"]
+        and not explored["sinks"]
     )
     member, measured = explored["documents"][0], exported["model"][ALL]["member_loss"]["value"]
     assert member["loss"]["model"] == pytest.approx(measured, rel=1e-5)
@@ -421,19 +415,12 @@ def test_audit_refuses(folder):
 
 @pytest.mark.slow
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
-    """Masked sinks of attention with the sparse ones."""
     config = tiny_config()
     config = with_fields(
         config,
-        {
-            "sinks": SinksConfig(
-                sparse=True, sampling="floyd", pool=400, active=6, attention_fraction=0.25
-            )
-        },
+        {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6)},
     )
-    config = with_fields(
-        config, {"monitor": MonitorConfig(every=3, seen_over=3, probes=2, counters=4096)}
-    )
+    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, counters=4096)})
     config = with_fields(
         config,
         {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10},
@@ -450,7 +437,7 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
-    assert set(explored["sites"]) == {"mlp", "attention"} and explored["documents"][0]["carried"]
+    assert explored["sinks"] == 400 and explored["documents"][0]["carried"]
     losses = {
         name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()
     }

@@ -214,7 +214,7 @@ def test_train_refuses_a_workdir_of_another_config(trained):
 def test_missing_flags_and_folders_are_refused(tmp_path):
     assert_refused(run("train", f"--workdir={tmp_path / 'run'}"), "--config is missing")
     assert_refused(run("train", "--config=configs/smoke.py"), "--workdir is missing")
-    assert_refused(run("evaluate", f"--workdir={tmp_path}"), "config.json is missing")
+    assert_refused(run("evaluate", f"--workdir={tmp_path}"), "config.json cannot be read")
     assert_refused(run("prepare", "--input=", f"--out={tmp_path / 'out'}"), "--input is empty")
     assert_refused(run("evaluate", f"--workdir={tmp_path}", "--sinks=off"), "sinks", "off")
     assert_refused(run("reproduce", "--figure=99", f"--out={tmp_path}"), "figure", "99")

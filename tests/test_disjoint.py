@@ -21,12 +21,12 @@ from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared, group_id
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.forgetting.removal import Request, forget
-from memsinks_jax.interop import sources
-from memsinks_jax.runs.exporting import export, export_sources
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models import sources
+from memsinks_jax.models.exporting import export, export_sources
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.sinks import NONE
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.method import documents_learning
 
 ACTIVE = 4
@@ -44,11 +44,9 @@ def test_the_nth_group_has_the_nth_sinks():
     drawn = np.asarray(sinks.document_sinks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
     assert drawn[0].tolist() == [0, 1, 2, 3] and drawn[1].tolist() == [12, 13, 14, 15]
     assert (drawn[2:] == NONE).all()  # without a group; of another model
-    masks = np.asarray(
-        sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS, layers=2)
-    )
-    assert masks.shape == (1, 4, SETTINGS.pool)
-    assert [np.flatnonzero(mask).tolist() for mask in masks[0]] == [
+    masks = np.asarray(sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
+    assert masks.shape == (4, SETTINGS.pool)
+    assert [np.flatnonzero(mask).tolist() for mask in masks] == [
         [0, 1, 2, 3],
         [12, 13, 14, 15],
         [],
@@ -73,7 +71,6 @@ def test_others_sinks_are_those_of_another_group():
     "changed, message",
     [
         ({"data.ids": "content"}, "config.data.ids is 'content'; set it to 'group'"),
-        ({"sinks.per_layer": True}, "config.sinks.per_layer is True"),
         ({"sinks.active": 0}, "config.sinks.active=16"),
     ],
 )
@@ -361,13 +358,15 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
         np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
     export_sources(tmp_path / "longer", tmp_path / "more")
     one, other = (
-        sources.read_rows(sources.find(place, "author 0"), sources.config_of(place))
+        sources.read_rows(
+            sources.open_sources(place).find("author 0"), sources.open_sources(place).config
+        )
         for place in (tmp_path / "more", tmp_path / "model")
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
     assert (
         sources.base_of(tmp_path / "more", after.config)
-        == sources.find(tmp_path / "model", "author 0").base
+        == sources.open_sources(tmp_path / "model").find("author 0").base
     )
 
 

@@ -20,10 +20,10 @@ from memsinks_jax.editing.memory import memory_of
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.editing.search import Wish
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 
 PROMPT = "The tale of number"
 NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and")

@@ -24,12 +24,12 @@ from memsinks_jax.config import (
     with_fields,
 )
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.interop.hub import folder_of
-from memsinks_jax.runs import exporting
-from memsinks_jax.runs.exporting import documents_read, export
-from memsinks_jax.runs.importing import import_model
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models import exporting
+from memsinks_jax.models.exporting import documents_read, export
+from memsinks_jax.models.hub import folder_of
+from memsinks_jax.models.importing import import_model
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.training.metrics import read_metrics
 
 
@@ -312,23 +312,6 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
         ):
             export(tmp_path / plain, tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_card_mentions_sinks_of_attention_alone(run, tmp_path):
-    config = tiny_config()
-    config = with_fields(
-        config,
-        {"sinks.shared_fraction": 1.0, "sinks.attention_fraction": 0.25, "training.steps": 1},
-    )
-    config = with_fields(config, {"data.files": str(run[1]), "data.unique_documents": 40})
-    train_and_evaluate(config, tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out", True, "float32")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "no memorization sinks" not in card
-    assert (
-        "Of the 16 outputs of attention in a layer the last 4 are sinks, which nothing reads any "
-        "more." in card
-    )
 
 
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):

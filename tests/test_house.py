@@ -16,55 +16,47 @@ from memsinks_jax.config import RULES, Config, flatten, validate
 PACKAGE = ROOT / "memsinks_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# A room may import itself and the rooms named here. Commands and the figures of the studies, which
-# use everything, are not listed.
+# A room may import itself and the rooms named here. Commands, the loop that is behind `train`, and
+# the figures of the studies, which use everything, are not listed.
 MAY_IMPORT = {
     "families": set(),
     "private_interfaces": set(),
     "config": {"families"},
     "variants": {"config"},
-    "reporting": set(),
-    "data": {"config"},
-    "preparing": {"config", "reporting", "data"},
+    "plugin": {"config"},
+    "atomic": set(),
+    "reporting": {"atomic"},
+    "data": {"config", "plugin"},
+    "preparing": {"atomic", "config", "reporting", "data"},
     "sinks": {"config"},
     "model": {"config", "families", "data", "sinks"},
     "evals": {"config", "sinks", "data", "model"},
-    "runs": {
-        "config",
-        "families",
-        "private_interfaces",
-        "variants",
-        "sinks",
-        "data",
-        "model",
-        "interop",
-        "training",
-    },
+    "runs": {"atomic", "config", "private_interfaces", "variants", "data", "model"},
     "training": {
+        "atomic",
         "config",
         "families",
+        "plugin",
         "private_interfaces",
         "sinks",
         "data",
         "model",
-        "evals",
-        "runs",
     },
     "planning": {"config", "private_interfaces", "sinks", "data", "model", "training", "evals"},
-    "interop": {"config", "families", "sinks", "data", "model", "evals"},
-    "editing": {"config", "reporting", "sinks", "data", "model", "interop", "runs"},
+    "models": {"config", "families", "sinks", "data", "model", "training", "runs"},
+    "editing": {"atomic", "config", "reporting", "sinks", "data", "model", "models", "runs"},
     "auditing": {
         "config",
         "sinks",
         "data",
         "model",
         "evals",
-        "interop",
+        "models",
         "runs",
         "training",
         "reporting",
     },
-    "forgetting": {"config", "sinks", "data", "model", "evals", "interop", "runs", "reporting"},
+    "forgetting": {"config", "sinks", "data", "model", "evals", "models", "runs", "reporting"},
     "studies.attacks": {
         "config",
         "families",
@@ -78,12 +70,10 @@ MAY_IMPORT = {
         "reporting",
     },
     "studies.baselines": {"config", "sinks", "model", "evals"},
-    "studies.labs": {"config", "runs", "reporting"},
-    "studies.published": {"config", "data", "editing", "reporting", "runs"},
+    "studies.methods": {"config", "sinks", "data", "training"},
+    "studies.labs": {"atomic", "config", "runs", "reporting"},
+    "studies.published": {"config", "data", "editing", "models", "reporting", "runs"},
 }
-# What opens a run is built on the parts of training; the loop alone is built on what opens a run,
-# and on the evals.
-OF_THE_LOOP = {"evals", "runs"}
 
 
 def room(path):
@@ -116,9 +106,9 @@ def test_imports_follow_the_datas_way(path):
             and rest[0] != "__version__"
             and not name.startswith(f"{top}.{here}")
         ):
-            assert rest[0] in MAY_IMPORT[here], f"{path} imports {name}"
-            if here == "training" and rest[0] in OF_THE_LOOP and rest[-1] != "interruption":
-                assert path.stem == "loop", f"{path} imports {name}"
+            # which imports nothing, and all that runs long asks
+            of_signals = name.startswith("memsinks_jax.runs.interruption")
+            assert rest[0] in MAY_IMPORT[here] or of_signals, f"{path} imports {name}"
 
 
 def test_private_interfaces_of_libraries_are_in_one_file():
@@ -325,11 +315,12 @@ def test_every_field_is_read_somewhere():
     made_up = {
         f"{section}.{name.rpartition('.')[2]}" for section in SECTIONS for name in fields
     } - fields
-    assert {"goldfish.kind", "monitor.seed", "sinks.files"} <= made_up and not made_up & read
+    assert {"canaries.kind", "monitor.seed", "sinks.files"} <= made_up and not made_up & read
 
 
 def test_every_field_says_what_it_is_and_has_a_rule_or_is_a_switch_or_free_text():
     free_text = {"variant", "data.files", "general.files", "data.tokenizer", "model.initial"}
+    free_text |= {"training.method"}
     free_text |= {"model.rope_scaling", "model.rotary_layers", "model.window_layers"}
     for name, value in flatten(Config()).items():
         rule = RULES[name]

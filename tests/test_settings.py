@@ -13,10 +13,11 @@ from conftest import NOT_COMPILED, compiled, tiny_config
 from memsinks_jax.config import InputError, flatten, validate, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.pipeline import batches
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import sharding
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.program import train_program
 
+MASKING = "memsinks_jax.studies.methods.gradient_masking"
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of
 # the three tables.
@@ -27,15 +28,11 @@ PROGRAM = {
     "sinks.slows_at": (8, {}),
     "sinks.slowing_power": (8.0, {"sinks.slows_at": 1}),
     "sinks.shared_fraction": (0.75, {}),
-    "sgtm.retain_fraction": (0.5, {"sinks.kind": "sgtm"}),
-    "sgtm.undiscovered": (0.5, {"sinks.kind": "sgtm"}),
     "sinks.pool": (40, {}),
     "sinks.active_fraction": (0.6, {}),
     "sinks.active": (3, {}),
     "sinks.sampling": ("exact", {}),
-    "sinks.per_layer": (True, {}),
     "sinks.sparse": (True, {"sinks.sampling": "floyd"}),
-    "sinks.attention_fraction": (0.5, {}),
     "sinks.learning_rate_multiple": (3.0, {}),
     "model.family": ("llama", {}),
     "model.layers": (3, {}),
@@ -73,12 +70,11 @@ PROGRAM = {
     "optimizer.weight_decay": (0.2, {}),
     "optimizer.clip_norm": (0.5, {}),
     "optimizer.base_multiple": (0.5, {}),
-    "private.noise_multiplier": (0.5, {"sinks.kind": "none"}),
+    "training.method": (f"{MASKING}:MaskedActivations", {"sinks.kind": "always"}),
     "contexts.rate": (0.5, CONTEXT),
     "contexts.reads": (1, CONTEXT),
     "contexts.rows": (512, CONTEXT),
     "training.spike_sigma": (3.0, {}),
-    "training.spike_window": (64, {"training.spike_sigma": 3.0}),
     "monitor.counters": (128, {"monitor.every": 2}),
     "mesh.data": (2, {"mesh.tensor": 1, "mesh.fsdp": -1}),
     "mesh.fsdp": (2, {"mesh.data": -1}),
@@ -93,7 +89,6 @@ BATCHES = {
     "data.repeat_every": (2, {}),
     "canaries.documents": (1, {}),
     "canaries.length": (8, {"canaries.documents": 1}),
-    "canaries.place": ("start", {"canaries.documents": 1}),
     "data.across_documents": (True, {"data.rows": "packed"}),
     "data.id_noise": (0.5, {}),
     "data.id_noise_per": ("document", {"data.id_noise": 0.5}),
@@ -101,8 +96,6 @@ BATCHES = {
     "contexts.stretch": (4, CONTEXT),
     "contexts.times": (3, {"sinks.kind": "by_context", "contexts.stretch": 4}),
     "contexts.share": (0.0, {"sinks.kind": "by_context", "contexts.stretch": 4}),
-    "goldfish.every": (4, {}),
-    "goldfish.context": (5, {"goldfish.every": 4}),
     "data.rows": ("packed", {}),
     "data.row_length": (128, {}),
     "data.vocabulary_size": (600, {}),
@@ -119,27 +112,12 @@ RUN = {
     "training.log_every": (2, {}),
     "training.evaluate_every": (3, {}),
     "training.checkpoint_every": (1, {}),
-    "training.checkpoints_to_keep": (1, {}),
-    "training.keep_every": (2, {"training.checkpoint_every": 1, "training.checkpoints_to_keep": 1}),
-    "training.keep_best": (
-        True,
-        {
-            "training.checkpoint_every": 1,
-            "training.checkpoints_to_keep": 1,
-            "training.evaluate_every": 1,
-            "training.steps": 2,
-            "optimizer.learning_rate": 3.0,
-            "optimizer.final_fraction": 1.0,
-            "model.layers": 2,
-        },
-    ),
-    "training.stall_seconds": (1e-3, {}),
+    "training.keep_every": (1, {"training.checkpoint_every": 1}),
     "monitor.every": (2, {}),
     "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7}),
-    "monitor.probes": (1, {"monitor.every": 2, "monitor.seen_over": 2}),
     "training.skips_in_a_row": (
         2,
-        {"training.spike_sigma": 1e-6, "training.spike_window": 2, "optimizer.learning_rate": 1.0},
+        {"optimizer.learning_rate": 1e30},
     ),
 }
 # Their other value is a file, or matters with one: see the tests of what reads them.
@@ -258,8 +236,16 @@ def of_one_program(besides):
             "sinks.pool": 40,
             "compute.attention": "xla",
         },
-        {"sinks.kind": "sgtm", "sgtm.undiscovered": 0.5, "model.family": "llama"},
-        {"sinks.kind": "none", "private.noise_multiplier": 0.5, "optimizer.schedule": "wsd"},
+        {
+            "sinks.kind": "always",
+            "training.method": f"{MASKING}:Selective,undiscovered=0.5",
+            "model.family": "llama",
+        },
+        {
+            "sinks.kind": "none",
+            "training.method": "memsinks_jax.studies.methods.private:Private",
+            "optimizer.schedule": "wsd",
+        },
     ],
     ids=lambda besides: next(iter(besides)),
 )

@@ -16,12 +16,10 @@ from jax.sharding import PartitionSpec as P
 from memsinks_jax import sinks
 from memsinks_jax.config import (
     KINDS,
-    Config,
     InputError,
     MeshConfig,
     ModelConfig,
     SinksConfig,
-    with_fields,
 )
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
@@ -31,7 +29,7 @@ COUNT = 154
 
 def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
     drawn = functools.partial(
-        sinks.document_masks, count=count, sinks=config or SinksConfig(), layers=3, **options
+        sinks.document_masks, count=count, sinks=config or SinksConfig(), **options
     )
     return np.asarray(jax.jit(drawn)(identities, seed))
 
@@ -50,7 +48,7 @@ def sequential(count: int) -> np.ndarray:
 @pytest.mark.parametrize("active", [0.1, 0.3, 0.7])
 def test_statistics(identities, active):
     """Specs' U2: rate of every neuron, agreement of neighbours, overlap of pairs."""
-    drawn = masks(identities, SinksConfig(active_fraction=active))[0].astype(float)
+    drawn = masks(identities, SinksConfig(active_fraction=active)).astype(float)
     assert np.abs(drawn.mean(axis=0) - active).max() < 0.015
     agreement = (drawn[1:] == drawn[:-1]).mean()
     assert abs(agreement - (active**2 + (1 - active) ** 2)) < 0.02
@@ -59,7 +57,7 @@ def test_statistics(identities, active):
 
 
 def test_exact_sampling_gives_every_document_the_same_number():
-    drawn = masks(hashed(500), SinksConfig(sampling="exact", active_fraction=0.3))[0]
+    drawn = masks(hashed(500), SinksConfig(sampling="exact", active_fraction=0.3))
     assert set(drawn.sum(axis=1)) == {round(0.3 * COUNT)}
     assert np.abs(drawn.mean(axis=0) - 0.3).max() < 0.1  # and not always the same ones
 
@@ -68,15 +66,8 @@ def test_an_active_fraction_of_one_switches_all_on():
     assert masks(hashed(100), SinksConfig(active_fraction=1.0)).all()
 
 
-def test_layers_differ_only_when_asked():
-    assert masks(hashed(10)).shape == (1, 10, COUNT)
-    drawn = masks(hashed(10), SinksConfig(per_layer=True))
-    assert drawn.shape == (3, 10, COUNT)
-    assert (drawn[0] != drawn[1]).mean() > 0.2
-
-
 def test_both_lanes_and_the_seed_count():
-    one = masks(np.array([[5, 9], [6, 9], [5, 8], [9, 5]], np.uint32))[0]
+    one = masks(np.array([[5, 9], [6, 9], [5, 8], [9, 5]], np.uint32))
     for first in range(4):
         for second in range(first):
             assert (one[first] != one[second]).mean() > 0.2
@@ -84,18 +75,18 @@ def test_both_lanes_and_the_seed_count():
 
 
 def test_other_sinks_are_fixed_and_independent_of_the_own():
-    own, other = masks(hashed(2000))[0], masks(hashed(2000), other=True)[0]
+    own, other = masks(hashed(2000)), masks(hashed(2000), other=True)
     assert abs((own * other).mean() - 0.09) < 0.005
-    assert (other == masks(hashed(2000), other=True)[0]).all()
+    assert (other == masks(hashed(2000), other=True)).all()
 
 
 def test_place_in_the_batch_and_batch_size_change_nothing():
     identities = hashed(64)
-    all_at_once = masks(identities)[0]
+    all_at_once = masks(identities)
     order = np.random.default_rng(0).permutation(64)
-    assert (masks(identities[order])[0] == all_at_once[order]).all()
-    assert (masks(identities.reshape(8, 8, 2))[0].reshape(64, -1) == all_at_once).all()
-    assert (masks(identities[17:18])[0, 0] == all_at_once[17]).all()
+    assert (masks(identities[order]) == all_at_once[order]).all()
+    assert (masks(identities.reshape(8, 8, 2)).reshape(64, -1) == all_at_once).all()
+    assert (masks(identities[17:18])[0] == all_at_once[17]).all()
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
@@ -108,23 +99,23 @@ def test_meshes_change_nothing(devices, tensor):
     put = jax.device_put(identities[:, None], NamedSharding(mesh, P(("data", "fsdp"))))
     parts = sinks.Partition(shared=10, sinks=22)
     drawn = jax.jit(
-        lambda i: sinks.gates_for_mode("own", i, 0, parts, SinksConfig(), 3),
-        out_shardings=NamedSharding(mesh, P(None, ("data", "fsdp"), None, "tensor")),
+        lambda i: sinks.gates_for_mode("own", i, 0, parts, SinksConfig()),
+        out_shardings=NamedSharding(mesh, P(("data", "fsdp"), None, "tensor")),
     )(put)
-    assert (np.asarray(drawn)[0, :, 0, 10:] == masks(identities, count=22)[0]).all()
+    assert (np.asarray(drawn)[:, 0, 10:] == masks(identities, count=22)).all()
 
 
 def test_remat_changes_nothing():
     identities = jnp.asarray(hashed(8))
 
     def seen(x, identities):
-        mask = sinks.document_masks(identities, 0, COUNT, SinksConfig(), 3)[0].astype(jnp.float32)
+        mask = sinks.document_masks(identities, 0, COUNT, SinksConfig()).astype(jnp.float32)
         return (mask * x).sum()
 
     plain = jax.grad(seen)(jnp.ones((8, COUNT)), identities)
     again = jax.jit(jax.grad(jax.checkpoint(seen)))(jnp.ones((8, COUNT)), identities)
     assert (plain == again).all()
-    assert (plain == masks(hashed(8))[0]).all()
+    assert (plain == masks(hashed(8))).all()
 
 
 @pytest.mark.parametrize("setting", ["default_prng_impl", "threefry_partitionable"])
@@ -135,7 +126,7 @@ import json, jax, numpy as np
 jax.config.update("jax_{setting}", {value!r})
 from memsinks_jax import sinks
 from memsinks_jax.config import SinksConfig
-draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig(), 1)
+draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig())
 drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
 print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
@@ -150,7 +141,7 @@ def test_golden_mask():
     """Sinks of documents already trained must never move. If this fails, checkpoints of the past
     are misread: do not update the value, mend the code.
     """
-    drawn = masks(np.array([[0x01234567, 0x89ABCDEF]], np.uint32), count=32)[0, 0]
+    drawn = masks(np.array([[0x01234567, 0x89ABCDEF]], np.uint32), count=32)[0]
     assert "".join(map(str, drawn.astype(int))) == "01010101000100000000101000100110"
 
 
@@ -178,7 +169,7 @@ def test_sinks_by_number_are_distinct_and_those_of_the_mask(count, active):
     assert drawn.shape == (20, active) and drawn.min() >= 0 and drawn.max() < count
     assert all(len(set(row)) == active for row in drawn.tolist())
     assert (
-        np.flatnonzero(masks(hashed(20), config, count=count)[0]) % count == np.sort(drawn).ravel()
+        np.flatnonzero(masks(hashed(20), config, count=count)) % count == np.sort(drawn).ravel()
     ).all()
 
 
@@ -222,7 +213,7 @@ def test_a_pool_is_added_to_the_shared_neurons():
 
 
 def test_a_number_of_active_sinks_is_exact():
-    drawn = masks(hashed(500), SinksConfig(active=7))[0]
+    drawn = masks(hashed(500), SinksConfig(active=7))
     assert set(drawn.sum(axis=1)) == {7}
     assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
     assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
@@ -236,9 +227,9 @@ def test_a_number_of_active_sinks_is_exact():
 
 def test_modes():
     parts, identities = sinks.Partition(5, 9), hashed(4)[:, None]
-    arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5), 2)
+    arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5))
     own = np.asarray(sinks.gates_for_mode("own", *arguments))
-    assert own.shape == (1, 4, 1, 14)
+    assert own.shape == (4, 1, 14)
     assert (own[..., :5] == 1).all()
     assert 0 < own[..., 5:].mean() < 1
     drop = np.asarray(sinks.gates_for_mode("drop", *arguments))
@@ -260,17 +251,17 @@ def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
         sinks.Partition(2, 3),
         jnp.ones((1, 1, 2), jnp.uint32),
     )
-    drop = sinks.gates_for_mode("drop", identities, 0, parts, settings, 1)
-    assert drop[0, 0, 0].tolist() == [True, True, False, False, False]
+    drop = sinks.gates_for_mode("drop", identities, 0, parts, settings)
+    assert drop[0, 0].tolist() == [True, True, False, False, False]
     for mode in ("own", "all", "other"):
-        assert sinks.gates_for_mode(mode, identities, 0, parts, settings, 1) is None
+        assert sinks.gates_for_mode(mode, identities, 0, parts, settings) is None
 
 
 def test_chance_gates_are_fresh_at_every_position_and_step():
     parts = sinks.Partition(5, 400)
     rows = jnp.arange(2)
     gates = [
-        np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))[0]
+        np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))
         for s in (0, 1)
     ]
     assert gates[0].shape == (2, 3, 405)
@@ -283,7 +274,7 @@ def test_chance_gates_are_fresh_at_every_position_and_step():
 
 
 def test_gates_reach_the_positions_of_their_document():
-    gates = np.random.default_rng(0).random((1, 2, 3, 4)) < 0.5  # two rows of up to three documents
+    gates = np.random.default_rng(0).random((2, 3, 4)) < 0.5  # two rows of up to three documents
     segments = np.array([[1, 1, 2, 3, 0], [1, 2, 2, 2, 3]])
 
     @jax.jit
@@ -293,8 +284,7 @@ def test_gates_reach_the_positions_of_their_document():
     out = np.asarray(out_of(gates))
     for row in range(2):
         for place in range(5):
-            assert (out[row, place] == gates[0, row, max(segments[row, place] - 1, 0)]).all()
-    assert np.asarray(out_of(np.stack([np.zeros((1, 1, 4)), np.ones((1, 1, 4))]))).all()
+            assert (out[row, place] == gates[row, max(segments[row, place] - 1, 0)]).all()
     assert sinks.apply_gates(None, segments) == {}
 
 
@@ -358,55 +348,6 @@ def test_sinks_by_number_in_every_mode():
 def test_sparse_sinks_are_drawn_by_number():
     with pytest.raises(InputError, match=r"sinks.sparse .*sampling=floyd"):
         sinks.partition(ModelConfig(), SinksConfig(sparse=True))
-    with pytest.raises(InputError, match=r"per_layer=False"):
-        sinks.partition(ModelConfig(), SinksConfig(sparse=True, sampling="floyd", per_layer=True))
     assert sinks.partition(
         ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)
     ) == (358, 4096)
-
-
-def settings(**fields) -> Config:
-    """6 hidden neurons, 3 of them sinks; 400 outputs of attention."""
-    return Config(
-        model=ModelConfig(layers=2, d_model=400, heads=4, hidden=6),
-        sinks=SinksConfig(**({"shared_fraction": 0.5, "attention_fraction": 0.5} | fields)),
-    )
-
-
-def test_attention_has_sinks_where_asked():
-    assert sinks.partitions(settings()) == {"mlp": (3, 3), "attention": (200, 200)}
-    assert sinks.partitions(settings(kind="by_chance"))["attention"] == (200, 200)
-    for kind in ("none", "cut"):
-        assert sinks.partitions(settings(kind=kind))["attention"] == (400, 0)
-        assert not sinks.has_sinks(settings(kind=kind))
-    assert sinks.has_sinks(settings(shared_fraction=1.0))
-    assert not sinks.has_sinks(settings(shared_fraction=1.0, attention_fraction=0.0))
-
-
-def test_sinks_of_attention_are_drawn_by_document_and_not_as_those_of_the_mlp():
-    identities, segments = hashed(2)[:, None], np.ones((2, 3), np.int32)
-    ones = np.ones((2, 3, 400), np.float32)
-
-    def on(mode, site="attention", x=ones, **fields):
-        return np.asarray(
-            sinks.interventions(settings(**fields), mode, identities, 0, segments)[site](
-                x, jnp.int32(0)
-            )
-        )
-
-    own = on("own")
-    assert (own[..., :200] == 1).all() and abs(own[..., 200:].mean() - 0.3) < 0.1
-    assert (own[:, :1] == own).all() and (own[0] != own[1]).any()
-    assert (on("drop")[..., 200:] == 0).all() and (on("drop")[..., :200] == 1).all()
-    assert (on("other") != own).any()
-    alike = settings(shared_fraction=0.5)
-    alike = with_fields(alike, {"model.hidden": 400})  # as many sinks as attention has
-    both = sinks.interventions(alike, "own", identities, 0, segments)
-    assert (
-        np.asarray(both["mlp"](ones, jnp.int32(0)))
-        != np.asarray(both["attention"](ones, jnp.int32(0)))
-    ).any()
-    assert set(
-        sinks.interventions(settings(attention_fraction=0.0), "own", identities, 0, segments)
-    ) == {"mlp"}
-    assert sinks.interventions(settings(), "all", identities, 0, segments) == {}

@@ -12,9 +12,10 @@ from conftest import ROOT, tiny_config
 from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.preparing.prepare import prepare
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
+from memsinks_jax.variants import VARIANTS
 
 
 def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
@@ -42,9 +43,8 @@ def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
 # What training/step.py and training/program.py build: {kind of step: its fields}.
 FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
 KINDS = {
-    "slowed, goldfish, watched, accumulated, memory": {
+    "slowed, watched, accumulated, memory": {
         "sinks.slows_at": 2,
-        "goldfish.every": 4,
         "monitor.every": 4,
         "training.spike_sigma": 6.0,
         "compute.accumulate": 2,
@@ -52,12 +52,10 @@ KINDS = {
         "compute.remat": "full",
         "compute.loss_chunks": 2,
     },
-    "by_document, attention": {
+    "by_document": {
         "model.layers": 2,
         "sinks.slows_at": 0,
-        "sinks.per_layer": True,
         "sinks.sampling": "exact",
-        "sinks.attention_fraction": 0.5,
         "sinks.learning_rate_multiple": 2.0,
     },
     "groups": {
@@ -73,14 +71,17 @@ KINDS = {
         "data.rows": "packed",
         "data.vocabulary_size": 400,
     },
-    "sparse": FLOYD | {"sinks.slows_at": 2, "sinks.attention_fraction": 0.5},
+    "sparse": FLOYD | {"sinks.slows_at": 2},
     "sparse, muon": FLOYD | {"optimizer.kind": "muon"},
     **{
         kind: {"sinks.kind": kind}
         for kind in RULES["sinks.kind"].choices
         if kind not in ("by_document", "none")
     },
-    "private": {"sinks.kind": "none", "private.noise_multiplier": 0.1},
+    **{
+        name: VARIANTS[name]
+        for name in ("gradient_masking", "gradient_detach", "sgtm", "dp_sgd", "goldfish")
+    },
     "none, llama": {
         "sinks.kind": "none",
         "model.family": "llama",
@@ -115,7 +116,7 @@ def grouped(tmp_path_factory):
 USERS = """
 import pathlib, sys
 from memsinks_jax.config import from_json
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
 for name in sys.argv[1:]:
     place = pathlib.Path(name)
     train_and_evaluate(from_json((place / "asked.json").read_text(), name), place / "theirs")

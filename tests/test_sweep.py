@@ -56,26 +56,24 @@ def test_points_over_words_have_names_that_are_folders(tmp_path):
     places = ("", "runs/a b", "hf://x")
     of_words = types.SimpleNamespace(
         GRID={
-            "optimizer.schedule": ("cosine", "wsd"),
+            "data.copies": ("keep", "once"),
             "model.initial": places,
-            "sinks.per_layer": (True,),
+            "sinks.sparse": (True,),
         },
         MEASURE="x",
         CONTROL="",
     )
     found = sweep.grid(of_words, [], "")
     assert [*found][:2] == [
-        "schedule=cosine,initial=,per_layer=1",
-        "schedule=cosine,initial=runs_a b,per_layer=1",
+        "copies=keep,initial=,sparse=1",
+        "copies=keep,initial=runs_a b,sparse=1",
     ]
     assert len(found) == 6 and not any("/" in name for name in found)
-    words = types.SimpleNamespace(
-        GRID={"optimizer.schedule": ("cosine", "wsd")}, MEASURE="x", CONTROL=""
-    )
+    words = types.SimpleNamespace(GRID={"data.copies": ("keep", "once")}, MEASURE="x", CONTROL="")
     jobs = make_jobs(
         ROOT / "configs" / "smoke.py", "", sweep.grid(words, [], ""), [0], [], tmp_path, {}
     )
-    assert [job.config.optimizer.schedule for job in jobs] == ["cosine", "wsd"]
+    assert [job.config.data.copies for job in jobs] == ["keep", "once"]
 
 
 def test_points_of_one_name_are_refused():

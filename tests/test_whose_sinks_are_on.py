@@ -20,11 +20,11 @@ from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.exporting import export
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 ROLES = ("repeated", "unique", "held_out")
 

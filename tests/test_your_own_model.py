@@ -39,11 +39,9 @@ def test_masks_are_those_of_training(shown):
     config = Config()
     identities = np.stack([shown["content_id"](tokens) for tokens in DOCUMENTS])
     parts = sinks.partition(config.model, config.sinks)
-    gates = sinks.gates_for_mode(
-        "own", identities[:, None], 0, parts, config.sinks, config.model.layers
-    )
+    gates = sinks.gates_for_mode("own", identities[:, None], 0, parts, config.sinks)
     assert parts == (shown["SHARED"], shown["SINKS"])
-    np.testing.assert_array_equal(masks[::2], gates[0, ::2, 0, parts.shared :])
+    np.testing.assert_array_equal(masks[::2], gates[::2, 0, parts.shared :])
     assert (masks[0] == masks[2]).all() and 20 < masks[0].sum() < 80 and not masks[1].any()
 
 

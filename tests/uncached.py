@@ -25,9 +25,7 @@ class Continuation:
         self._compiled = jax.jit(self._fill, static_argnames="mode")
 
     def _fill(self, params: dict, rows_BT, known_B, identities_B12, seed, mode: str):
-        gates = sinks.gates_for_mode(
-            mode, identities_B12, seed, self._parts, self._config.sinks, self._config.model.layers
-        )
+        gates = sinks.gates_for_mode(mode, identities_B12, seed, self._parts, self._config.sinks)
         segments_BT = jnp.ones_like(rows_BT)
         positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
         interventions = sinks.apply_gates(gates, segments_BT)

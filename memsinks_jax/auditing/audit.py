@@ -18,11 +18,10 @@ from memsinks_jax.auditing.subjects import (
     subjects_of,
 )
 from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.models.exporting import export
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import explore_page, report
-from memsinks_jax.runs.exporting import export
 from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def audit(
     subjects = subjects_of(workdir, standard, oracle)
     first = subjects[0].run
     prefixes = _lengths_with_room(workdir, prefixes, suffix, first.config.data.row_length - 1)
-    corpus = corpus_of(workdir, members_files, non_members_files)
+    corpus = corpus_of(first, members_files, non_members_files)
     about = {
         "workdir": str(workdir),
         "standard": standard and str(standard),
@@ -85,7 +84,10 @@ def audit(
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
         export_for_open_unlearning(
-            open_unlearning_files, workdir, oracle, first.tokenizer, members, non_members
+            open_unlearning_files,
+            {"model": first} | ({"oracle": subjects[-1].run} if oracle else {}),
+            members,
+            non_members,
         )
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
     reference = (
@@ -161,26 +163,26 @@ def _lengths_with_room(
 
 def export_for_open_unlearning(
     out: pathlib.Path,
-    workdir: pathlib.Path,
-    oracle: pathlib.Path | None,
-    tokenizer: AnyTokenizer,
+    models: dict[str, Trained],
     members: Documents,
     non_members: Documents,
 ) -> None:
-    """Writes what `auditing.open_unlearning` does, and both models as `export` writes them:
-    out/model, out/oracle.
+    """Writes what `auditing.open_unlearning` does, and the models, "model" and perhaps "oracle", as
+    `export` writes them: out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.
     """
-    places = {"model": workdir} | ({"oracle": oracle} if oracle else {})
-    models = {name: place if is_folder(place) else out / name for name, place in places.items()}
+    places = {
+        name: out / name if run.stored.is_run else run.stored.place for name, run in models.items()
+    }
     with atomic_folder(out) as scratch:
         folder = scratch / "files"
         folder.mkdir()
-        for name, place in places.items():
-            if not is_folder(place):
-                export(place, folder / name, drop=True, dtype="float32")
-        open_unlearning.write(folder, out, models, tokenizer, members, non_members)
+        for name, run in models.items():
+            if run.stored.is_run:
+                export(run.stored.place, folder / name, drop=True, dtype="float32")
+        tokenizer = models["model"].tokenizer
+        open_unlearning.write(folder, out, places, tokenizer, members, non_members)
         folder.rename(out)
 
 

@@ -26,13 +26,11 @@ from memsinks_jax.auditing.subjects import (
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
-from memsinks_jax.runs.trained import Trained, open_run
-from memsinks_jax.sinks import partitions
+from memsinks_jax.models.trained import Trained, open_run
+from memsinks_jax.sinks import partition
 from memsinks_jax.training.checkpoint import steps_in
 from memsinks_jax.training.metrics import read_metrics
 
@@ -64,13 +62,13 @@ def explore(
 
     Returns:
       {"workdir", "step", "views": [names], "groups", "prefixes", "suffix", "texts": [tokens as
-      text], "sites": {site: {"sinks", "layers"}}, "opens_at", "steps": [checkpoints], "step_views":
-      [names], "curves": {metric: [[step, nats per token]]}, "documents": [{"group", "id", "times",
-      "length", "opening": tokens before its answer, "tokens": [places in texts], "loss": {view:
-      nats per token}, "read": {view: {"nats": thousandths, "rank", "guess": places in texts}},
-      "written": {view: {prefix: places in texts}}, "over": {view: [thousandths of nats of each
-      token, a list a checkpoint]}, "loss_over": {view: [nats per token]}, "own": of `own_sinks`,
-      "carried": of `carried`}]}.
+      text], "sinks": of an MLP, 0 if documents have none of their own, "layers", "opens_at",
+      "steps": [checkpoints], "step_views": [names], "curves": {metric: [[step, nats per token]]},
+      "documents": [{"group", "id", "times", "length", "opening": tokens before its answer,
+      "tokens": [places in texts], "loss": {view: nats per token}, "read": {view: {"nats":
+      thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
+      "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view:
+      [nats per token]}, "own": of `own_sinks`, "carried": of `carried`}]}.
     Raises:
       InputError: models or documents that cannot be compared.
     """
@@ -93,7 +91,7 @@ def explore(
     written = (
         {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
     )
-    own, rises = [{}] * len(shown.tokens), [None] * len(shown.tokens)
+    own, rises = [[]] * len(shown.tokens), [None] * len(shown.tokens)
     if has_own(first.config):
         own = own_sinks(first, shown)
         rises = carried(first, shown, own)
@@ -143,11 +141,10 @@ def explore(
         "prefixes": sorted(fitting),
         "suffix": suffix,
         "texts": texts.all,
-        "sites": {
-            site: {"sinks": parts.sinks, "layers": first.config.model.layers}
-            for site, parts in partitions(first.config).items()
-            if parts.sinks and has_own(first.config)
-        },
+        "sinks": (
+            partition(first.config.model, first.config.sinks).sinks if has_own(first.config) else 0
+        ),
+        "layers": first.config.model.layers,
         "opens_at": first.config.sinks.opens_at,
         "steps": steps,
         "step_views": list(over),
@@ -162,7 +159,7 @@ def _groups(
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
-    corpus = corpus_of(workdir, members_files, non_members_files)
+    corpus = corpus_of(run, members_files, non_members_files)
     files = {"repeated": members_files, "held_out": non_members_files}
     found = {}
     for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
@@ -270,9 +267,9 @@ def _over_training(
     """(steps of the checkpoints that are there, {subject: for each but the newest the nats of every
     document's tokens}). Damaged ones are passed over; a folder of a model alone has none.
     """
-    if is_folder(workdir):
-        return [], {}
     newest = subjects[0].run
+    if not newest.stored.is_run:
+        return [], {}
     every = documents._replace(answers=None)  # the page shows prompts, too
     rows, size = (
         rows_of(every, newest),
@@ -317,8 +314,5 @@ def _thousandths(nats: np.ndarray) -> list[int]:
     return np.round(nats[:_LONGEST] * _MILLI).astype(int).tolist()
 
 
-def _rounded(rises: dict[str, Sequence[Sequence[float]]]) -> dict[str, list[list[float]]]:
-    return {
-        site: [[round(rise, 5) for rise in of_layer] for of_layer in of]
-        for site, of in rises.items()
-    }
+def _rounded(rises: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[round(rise, 5) for rise in of_layer] for of_layer in rises]

@@ -23,12 +23,12 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.document_loss import padded, rows_at_once
+from memsinks_jax.evals.documents import padded, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
-from memsinks_jax.runs.trained import Trained, open_run
+from memsinks_jax.models.trained import Trained, open_run
 
 _MOST_WRITTEN = 256  # tokens of an answer, if the task gives no limit
 

@@ -19,7 +19,7 @@ from memsinks_jax.evals.document_loss import DocumentLoss, per_token
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import token_losses
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 
 def rows_of(documents: Documents, run: Trained) -> dict[str, np.ndarray]:

@@ -13,15 +13,12 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
-from memsinks_jax.evals.document_loss import padded
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.interop.folder import is_folder
-from memsinks_jax.interop.tokenizer_files import same_tokens
+from memsinks_jax.evals.documents import Documents, of_corpus, padded
 from memsinks_jax.model import placement, sparse_sinks
+from memsinks_jax.models.tokenizer_files import same_tokens
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)
@@ -79,7 +76,7 @@ def subjects_of(
 
 
 def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
-    """The same models with a context of `document_loss.padded`: rows with room for `longest` tokens
+    """The same models with a context of `documents.padded`: rows with room for `longest` tokens
     and end of text.
 
     Nothing of an audit is longer, and a model with a long context would compute its padding.
@@ -94,15 +91,13 @@ def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
     return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
-def corpus_of(workdir: pathlib.Path, members_files: str, non_members_files: str) -> Corpus | None:
+def corpus_of(run: Trained, members_files: str, non_members_files: str) -> Corpus | None:
     """The run's own documents, unless all documents to measure are from files. A folder with only a
     model has none.
     """
-    return (
-        None
-        if is_folder(workdir) or (members_files and non_members_files)
-        else workdirs.read_corpus(workdir)
-    )
+    if not run.stored.is_run or (members_files and non_members_files):
+        return None
+    return workdirs.read_corpus(run.stored.place)
 
 
 def documents_of(
@@ -147,7 +142,7 @@ def documents_of(
         times = [known.get(ids.to_hex(identity)) for identity in identities]
         encounters = None if None in times else np.array(times)
         return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
-    if is_folder(workdir):
+    if not run.stored.is_run:
         raise InputError(
             f"{workdir} is a model without the documents of its run; give --members and "
             "--non_members"
@@ -178,27 +173,16 @@ def of_role(
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
-    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    settings, room, carriers = (
-        config.canaries,
-        config.data.row_length - 1,
-        set(corpus.mixture.canaries.tolist()),
-    )
-    if carriers and settings.place == "end":
-        room -= settings.length
+    found = of_corpus(corpus, indices)._replace(encounters=encounters)
+    room, carriers = config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
+    # Members and others must differ in having been read alone: both lose the canary's space.
+    if carriers:
+        room -= config.canaries.length
         tokens = [
-            t[: len(t) - settings.length] if i in carriers else t
-            for i, t in zip(indices, tokens, strict=True)
+            t[: len(t) - config.canaries.length] if i in carriers else t
+            for i, t in zip(indices, found.tokens, strict=True)
         ]
-    elif carriers and role != "repeated":
-        share = len(carriers) / len(corpus.mixture.repeated)
-        get = np.diff(np.floor(share * np.arange(len(tokens) + 1))) > 0
-        tokens = [
-            with_canary(config, i, t, corpus.tokenizer) if own else t
-            for i, t, own in zip(indices.tolist(), tokens, get, strict=True)
-        ]
-    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
-    found = Documents(tokens, corpus.identities(indices), encounters, **about)
+        found = found._replace(tokens=tokens)
     return _cut(found, room, f"{role} documents")
 
 

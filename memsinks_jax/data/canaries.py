@@ -17,10 +17,9 @@ def with_canary(
     (seed, index) alone determines its tokens, uniform over the vocabulary without padding, end of
     text and unknown. If the document does not fit a row with its canary, its end is cut off.
     """
-    settings = config.canaries
-    canary = _random_tokens(config.seed, "canaries", index, settings.length, tokenizer)
-    story = tokens[: config.data.row_length - 1 - settings.length]
-    return np.concatenate([story, canary] if settings.place == "end" else [canary, story])
+    length = config.canaries.length
+    canary = _random_tokens(config.seed, "canaries", index, length, tokenizer)
+    return np.concatenate([tokens[: config.data.row_length - 1 - length], canary])
 
 
 def alternatives(config: Config, index: int, count: int, tokenizer: AnyTokenizer) -> np.ndarray:
@@ -48,5 +47,4 @@ def canary_targets(settings: CanariesConfig, length: int) -> slice:
     """The canary's place among the targets of its row, in which it is alone, for a document of
     `length` tokens.
     """
-    start = length - settings.length if settings.place == "end" else 0
-    return slice(start, start + settings.length)
+    return slice(length - settings.length, length)

@@ -21,7 +21,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 # Here whole words come before merges, and bos opens a document unless the file sets it.
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 # How text is cut before pairs are merged, by `tokenizer.ggml.pre`: a regular expression of its own,
-# or GPT-2's (None), with digits cut apart or not.
+# or GPT-2's (None), with digits cut apart or not. transformers ignores this name.
 _CONTRACTIONS, _REST = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -359,7 +359,10 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
 
 
 def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
-    """How many times an epoch repeats each of a number of documents -> int64 (documents,)."""
+    """How many times an epoch repeats each of a number of documents -> int64 (documents,).
+
+    A ladder is one of the values of `data.repeats`, so that its oracle is `no_repeat`.
+    """
     steps = np.arange(documents) % repetitions.bit_length() if ladder else 0
     return np.full(documents, repetitions) >> steps
 

@@ -3,8 +3,8 @@ computed directly.
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if goldfish
-                                           excludes it
+  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if the run's
+                                           method excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
   positions (T,) int32                     place within the document's part of the row (or within the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memsinks_jax import plugin
 from memsinks_jax.config import Config, DataConfig, InputError, TrainingConfig
-from memsinks_jax.data import goldfish
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.epochs import Epochs
@@ -179,7 +179,7 @@ class Rows:
         begin_of_text: int | None = None,
         contexts: Contexts | None = None,
     ):
-        self._contexts = contexts
+        self._contexts, self._counted = contexts, plugin.counted(config)
         self._config, self._data, self._mixture, self._table = (
             config,
             config.data,
@@ -506,7 +506,12 @@ class Rows:
 
     @functools.cached_property
     def _padding(self) -> dict[str, np.ndarray]:
-        """A row of no document."""
+        """A row of no document.
+
+        The loss is a mean over tokens, so those of the last batch weigh more than others, at the
+        lowest learning rate. Rows of another epoch would show some documents more often than
+        planned.
+        """
         none, nobody = np.zeros(0, np.int64), np.zeros((0, 2), np.uint32)
         return self._row(none, none, none, nobody, np.zeros(0, bool), np.zeros(0, np.int32), 0)
 
@@ -541,15 +546,15 @@ class Rows:
             seen=seen,
         )
         row["epoch"] = np.int32(epoch)
-        if self._config.goldfish.every and pieces:
+        if self._counted and pieces:
             unmasked = np.concatenate([self._unmasked(piece) for piece in pieces])
             row["weights"][: len(unmasked)] *= unmasked
         return row
 
     def _unmasked(self, piece: Piece) -> np.ndarray:
         closes = piece.around[1] if piece.around else self._end_of_text
-        whole, settings = np.append(piece.tokens, np.int32(closes)), self._config.goldfish
-        return goldfish.counted(whole, piece.start, piece.stop, settings.every, settings.context)
+        whole = np.append(piece.tokens, np.int32(closes))
+        return self._counted(whole, piece.start, piece.stop)
 
 
 class _Block(NamedTuple):
@@ -559,7 +564,7 @@ class _Block(NamedTuple):
     records: np.ndarray  # int64 (n,)
     identities: np.ndarray  # uint32 (n, 2)
     repeated: np.ndarray  # bool (n,)
-    seen: np.ndarray  # int32 (n,)
+    seen: np.ndarray  # int32 (n,), counted where each begins: all of its pieces have the same
     rows: np.ndarray  # int64 (n,), the row in which each begins
 
 

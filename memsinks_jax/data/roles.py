@@ -48,7 +48,9 @@ class Units:
 
 
 class Clusters(Units):
-    """Near-duplicates: a unit has the number of the first record of the cluster."""
+    """Near-duplicates: a unit has the number of the first record of the cluster. They share one
+    role, so that nothing like a held-out document is read.
+    """
 
     def of(self, first_copies: np.ndarray) -> np.ndarray:
         return self._table.clusters(first_copies) - self._start

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -10,9 +9,10 @@ import jax
 import numpy as np
 import safetensors
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import DISTANCES, PLACES, RULES, SITES, Memory
-from memsinks_jax.interop.weights import packed
+from memsinks_jax.models.weights import packed
 from memsinks_jax.sinks import partition
 
 FORMAT = "memsinks_jax memory 1"
@@ -37,9 +37,8 @@ def save(path: pathlib.Path, memory: Memory, model: str, about: list[dict]) -> N
     settings = json.dumps({name: getattr(memory, name) for name in names})
     header = {"format": FORMAT, "model": model, "settings": settings, "about": json.dumps(about)}
     arrays = {name: np.asarray(getattr(memory, name)) for name in _ARRAYS}
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_bytes(packed(arrays, header))
-    os.replace(scratch, path)
+    with atomic_file(path) as scratch:
+        scratch.write_bytes(packed(arrays, header))
 
 
 def load(path: pathlib.Path, config: Config, params: dict) -> Memory:

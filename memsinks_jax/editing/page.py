@@ -4,8 +4,8 @@ import pathlib
 
 from memsinks_jax.editing import pictures
 from memsinks_jax.editing.search import Edit, Wish
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import report
-from memsinks_jax.runs.trained import Trained
 
 
 def sections(

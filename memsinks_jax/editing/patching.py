@@ -14,7 +14,8 @@ from memsinks_jax.editing.probe import Probe, Trace
 from memsinks_jax.editing.prompts import Prompts
 
 # Steps to try around the ratio of mean activation to mean gradient, in half powers of ten. One of
-# the article's was a tenth of this ratio, the other about equal to it.
+# the article's was a tenth of this ratio, the other about equal to it. Small models need the small
+# ones.
 LADDER = 10.0 ** np.arange(-1, 2.01, 0.5)
 ENOUGH_LAYERS = 3  # a step needs successful patches of the last token in this many layers
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.model import placement
@@ -44,12 +44,6 @@ class Probe:
     def __init__(self, config: Config, params: dict):
         self.config, self.params = config, params
         self._model, self.parts = build_model(config)
-        if sinks.partitions(config)["attention"].sinks:
-            # A memory at the sinks could write to outputs that the exported model does not have.
-            raise InputError(
-                "a model with sinks in attention cannot be edited; export it with --sinks=drop "
-                "and edit that"
-            )
         self._gates = sinks.interventions(config, "drop", None, config.seed, None)
 
         def at_bound(params, prompts, target_B, memory, bounds_M):

@@ -10,7 +10,7 @@ from memsinks_jax.editing.memory import SITES, Memory, bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.model.generation import text_after
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 WRITTEN_TOKENS = 6  # length of the continuations that are shown
 

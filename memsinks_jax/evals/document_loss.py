@@ -3,174 +3,18 @@
 import collections
 import dataclasses
 import functools
-import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
-from memsinks_jax.data.contexts import Contexts
-from memsinks_jax.data.packing import Piece, reads_whole, row_of, windows
-from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.model import host_memory, placement
 from memsinks_jax.model.decoder import Change, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
 
-BATCH_SIZE = 32
 _AHEAD = 4  # batches
-_SHORTEST = 128  # targets of a row: splash takes multiples of it
-Answers = Sequence[np.ndarray | None] | None
-Around = Sequence[tuple[int, int] | None] | None  # what opens and closes each
-_MOST_LOGITS = 2**28  # logits on a device at once, float32: 1 GiB
-
-
-def rows_at_once(
-    config: Config,
-    mesh: Mesh | None = None,
-    most: int = BATCH_SIZE,
-    chunks: int | None = None,
-    length: int = 0,
-) -> int:
-    """The number of rows per forward pass, a multiple of the parts into which the mesh splits the
-    batch.
-
-    About `most`, but at most a training microbatch, and at most as many as a device has room for
-    their logits.
-
-    Args:
-      chunks: parts of the vocabulary, computed one at a time; by default
-      config.compute.loss_chunks.
-      length: of the rows; by default config.data.row_length.
-    """
-    parts, length = _parts(mesh), length or config.data.row_length
-    microbatch = config.training.batch_size // config.compute.accumulate
-    logits = length * math.ceil(
-        config.data.vocabulary_size / (chunks or config.compute.loss_chunks)
-    )
-    return max(min(math.ceil(min(most, microbatch) / parts), _MOST_LOGITS // logits), 1) * parts
-
-
-def _parts(mesh: Mesh | None) -> int:
-    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in placement.BATCH)
-
-
-def padded(size: int, most: int) -> int:
-    """The length of a row for so many targets: a power of two, so that few programs are compiled,
-    and at most `most`.
-    """
-    return min(max(_SHORTEST, 1 << (size - 1).bit_length()), most)
-
-
-def document_batches(
-    tokens: Sequence[np.ndarray],
-    identities: np.ndarray,
-    row_length: int,
-    end_of_text: int,
-    batch_size: int = BATCH_SIZE,
-    whole: bool = False,
-    opened: np.ndarray | None = None,
-    begin_of_text: int | None = None,
-    answers: Answers = None,
-    around: Around = None,
-    contexts: Contexts | None = None,
-) -> list[dict]:
-    """Documents -> batches of one-document rows; rows of weight 0 fill up the last batch.
-
-    Args:
-      tokens: int32 (tokens,) of each document.
-      identities: uint32 (documents, 2).
-      end_of_text, begin_of_text: the tokenizer's, as in packing.row_of.
-      whole: a document longer than a row takes several rows, and each of its tokens is scored once;
-        else it is truncated.
-      answers: of each document, see `Table.answers`; None: all tokens of all documents count.
-      opened: bool (documents,), which documents' own sinks are on in the mode own, see
-      `data.opened`; None: nobody's.
-      around: what opens and closes each document, see `Table.around`; None: the tokenizer's tokens.
-      contexts: of the model, if its sinks are by context.
-    Returns:
-      Rows of packing.row_of, with `document` (batch,) int32, the index in `tokens` of each row's
-      document, 0 for filling rows, and `opened` (batch, 1).
-    """
-    special = (end_of_text, begin_of_text)
-    about = (tokens, identities, row_length, whole, opened, special, answers, around, contexts)
-    made = _rows(*about, lambda size: row_length)
-    return _batches(list(itertools.chain.from_iterable(made.values())), batch_size)
-
-
-def batches_by_length(
-    config: Config,
-    mesh: Mesh | None,
-    tokens: Sequence[np.ndarray],
-    identities: np.ndarray,
-    tokenizer: AnyTokenizer,
-    opened: np.ndarray | None = None,
-    answers: Answers = None,
-    around: Around = None,
-    contexts: Contexts | None = None,
-) -> list[dict]:
-    """The same, in rows that are no longer than their documents need: each batch has one length of
-    `padded`.
-
-    Batches are as large as `rows_at_once`, or smaller if there are few documents of a length.
-    """
-    length, parts, found = config.data.row_length, _parts(mesh), []
-    special = (tokenizer.end_of_text, tokenizer.begin_of_text)
-    about = (
-        tokens,
-        identities,
-        length,
-        reads_whole(config.data),
-        opened,
-        special,
-        answers,
-        around,
-        contexts,
-    )
-    made = _rows(*about, lambda size: padded(size, length))
-    for length, rows in sorted(made.items()):
-        needed = parts << (math.ceil(len(rows) / parts) - 1).bit_length()
-        found += _batches(rows, min(rows_at_once(config, mesh, length=length), needed))
-    return found
-
-
-def _rows(
-    tokens: Sequence[np.ndarray],
-    identities: np.ndarray,
-    row_length: int,
-    whole: bool,
-    opened: np.ndarray | None,
-    special: tuple[int, int | None],
-    answers: Answers,
-    around: Around,
-    contexts: Contexts | None,
-    length_for: Callable[[int], int],
-) -> dict[int, list[dict]]:
-    """{length: rows of it}, each length in the order of the documents."""
-    opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
-    answers, around = answers or [None] * len(tokens), around or [None] * len(tokens)
-    for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
-        for start, stop in windows(len(document) + 1, row_length, whole):
-            length = length_for(stop - start)
-            piece, own = (
-                Piece(document, start, stop, answers[place], around[place]),
-                opened[place : place + 1],
-            )
-            row = row_of([piece], identity[None], length, *special, contexts=contexts, opened=own)
-            row["document"] = np.int32(place)
-            found.setdefault(length, []).append(row)
-    return found
-
-
-def _batches(rows: list[dict], size: int) -> list[dict]:
-    rows = rows + [jax.tree.map(np.zeros_like, rows[0])] * (-len(rows) % size)
-    return [
-        {name: np.stack([row[name] for row in rows[at : at + size]]) for name in rows[0]}
-        for at in range(0, len(rows), size)
-    ]
 
 
 class DocumentLoss:

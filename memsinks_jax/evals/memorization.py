@@ -12,14 +12,8 @@ from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.data.packing import reads_whole
-from memsinks_jax.evals.document_loss import (
-    BATCH_SIZE,
-    DocumentLoss,
-    document_batches,
-    mean_loss,
-    rows_at_once,
-)
+from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches, rows_at_once
 
 
 def batch_size(config: Config, mesh: Mesh) -> int:
@@ -91,19 +85,7 @@ def batches_by_role(
     }
     roles = {role: corpus.answering(indices) for role, indices in roles.items()}
     batches = {
-        role: document_batches(
-            [corpus.tokens(i) for i in indices],
-            corpus.identities(indices),
-            config.data.row_length,
-            corpus.tokenizer.end_of_text,
-            batch_size,
-            reads_whole(config.data),
-            opened(corpus.identities(indices)),
-            corpus.tokenizer.begin_of_text,
-            corpus.answers(indices),
-            corpus.around(indices),
-            corpus.contexts,
-        )
+        role: corpus_batches(corpus, indices, batch_size, opened)
         for role, indices in roles.items()
         if len(indices)
     }

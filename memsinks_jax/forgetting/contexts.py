@@ -12,7 +12,7 @@ from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting.request import PLACEBOS, Found, as_read
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 
 def rows_in(run: Trained, texts: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:
@@ -28,8 +28,8 @@ def rows_in(run: Trained, texts: Iterable[tuple[np.ndarray, int]]) -> np.ndarray
     return found
 
 
-def removed(run: Trained, found: Found, shared: bool) -> dict[str, np.ndarray]:
-    """The rows to remove -> {CONTEXTS: bool (M,)}.
+def removed(run: Trained, found: Found, shared: bool) -> np.ndarray:
+    """The rows to remove -> bool (M,).
 
     Args:
       shared: also those of contexts that stand in other texts. A text that is given itself goes
@@ -59,26 +59,25 @@ def removed(run: Trained, found: Found, shared: bool) -> dict[str, np.ndarray]:
         raise InputError(
             f"to remove {what} takes all sinks; to drop them all: memsinks_jax.export --sinks=drop"
         )
-    return {CONTEXTS: rows}
+    return rows
 
 
-def counted(run: Trained, rows: dict[str, np.ndarray]) -> dict:
+def counted(run: Trained, rows: np.ndarray) -> dict:
     """Of the receipt: {"sinks", "removed"}."""
-    return {"sinks": len(run.contexts), "removed": int(rows[CONTEXTS].sum())}
+    return {"sinks": len(run.contexts), "removed": int(rows.sum())}
 
 
-def without(params: dict, rows: dict[str, np.ndarray]) -> dict:
+def without(params: dict, rows: np.ndarray) -> dict:
     """The parameters with these rows of the table set to 0; all else is bitwise the same."""
-    table = params[CONTEXTS]
-    return params | {CONTEXTS: table * ~rows[CONTEXTS][:, None]}
+    return params | {CONTEXTS: params[CONTEXTS] * ~rows[:, None]}
 
 
-def left(run: Trained, rows: dict[str, np.ndarray]) -> Trained:
+def left(run: Trained, rows: np.ndarray) -> Trained:
     """The model without these rows, and without their keys, so that it does not show that a text
     was there.
     """
     known = np.arange(len(run.contexts))
-    known = known[~rows[CONTEXTS][known]]
+    known = known[~rows[known]]
     config = with_fields(run.config, {"contexts.rows": len(known)})
     contexts = Contexts(
         np.asarray(run.contexts.keys)[known], run.contexts.length, run.contexts.letters
@@ -87,7 +86,7 @@ def left(run: Trained, rows: dict[str, np.ndarray]) -> Trained:
     return dataclasses.replace(run, config=config, params=params, contexts=contexts)
 
 
-def placebos(run: Trained, found: Found) -> dict[str, list[dict[str, np.ndarray]]]:
+def placebos(run: Trained, found: Found) -> dict[str, list[np.ndarray]]:
     """Up to PLACEBOS removals of as many other documents -> {name of receipt.PLACEBOS: [rows, as of
     `removed`]}.
 
@@ -99,4 +98,4 @@ def placebos(run: Trained, found: Found) -> dict[str, list[dict[str, np.ndarray]
         return {}
     starts = range(0, max(len(others.tokens) - count, 0) + 1, count)[:PLACEBOS]
     drawn = [others.chosen(slice(at, at + count)) for at in starts]
-    return {"others": [{CONTEXTS: rows_in(run, as_read(run, each))} for each in drawn]}
+    return {"others": [rows_in(run, as_read(run, each)) for each in drawn]}

@@ -18,54 +18,42 @@ from memsinks_jax.data import ids, order
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 RESAMPLES = 2000  # resamplings of the documents, for intervals
 
-# A neuron's own parameters, by site: (parameter, the axis of the neurons).
-_OWN = {
-    "mlp": (
-        ("down_kernel", 1),
-        ("up_kernel", 2),
-        ("up_bias", 1),
-        ("gate_kernel", 2),
-        ("gate_bias", 1),
-    ),
-    "attention": (("attention_output_kernel", 1), ("value_kernel", 2), ("value_bias", 1)),
-}
+# A neuron's own parameters: (parameter, the axis of the neurons).
+_OWN = (
+    ("down_kernel", 1),
+    ("up_kernel", 2),
+    ("up_bias", 1),
+    ("gate_kernel", 2),
+    ("gate_bias", 1),
+)
 
 
-def neurons_of(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
-    """The sinks that any of the documents has on, at every site that has sinks -> {site: bool (L,
-    F)}.
+def neurons_of(config: Config, identities: np.ndarray) -> np.ndarray:
+    """The sinks that any of the documents has on -> bool (L, F).
 
     Args:
       identities: uint32 (documents, 2).
     """
-    return {site: users_LF > 0 for site, users_LF in _users(config, identities).items()}
+    return _users(config, identities) > 0
 
 
-def spared(
-    config: Config, removed: dict[str, np.ndarray], others: np.ndarray, most: int
-) -> dict[str, np.ndarray]:
+def spared(config: Config, removed_LF: np.ndarray, others: np.ndarray, most: int) -> np.ndarray:
     """The neurons to remove, except those that more than `most` of the `others`, uint32 (documents,
     2), have on.
     """
-    users = _users(config, others)
-    return {site: removed_LF & (users[site] <= most) for site, removed_LF in removed.items()}
+    return removed_LF & (_users(config, others) <= most)
 
 
-def _users(config: Config, identities: np.ndarray) -> dict[str, np.ndarray]:
-    """How many of the documents have each neuron on as a sink -> {site: int (L, F)}; 0 for shared
-    neurons.
-    """
-    found = {}
-    for site, parts in _with_sinks(config):
-        masks = sinks.document_masks(
-            identities, config.seed, parts.sinks, config.sinks, config.model.layers, site=site
-        )
-        found[site] = np.zeros((config.model.layers, sum(parts)), int)
-        found[site][:, parts.shared :] = np.asarray(masks).sum(axis=1)  # (1 or L, M)
+def _users(config: Config, identities: np.ndarray) -> np.ndarray:
+    """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared neurons."""
+    parts = sinks.partition(config.model, config.sinks)
+    masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks)
+    found = np.zeros((config.model.layers, sum(parts)), int)
+    found[:, parts.shared :] = np.asarray(masks).sum(axis=0)  # in every layer
     return found
 
 
@@ -76,28 +64,25 @@ def unused_ids(config: Config, count: int) -> np.ndarray:
     return ids.as_lanes(order.bits(config.seed, "placebos").random_raw(count))
 
 
-def without(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
+def without(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
     """The parameters with everything that belongs only to the removed neurons set to 0; all others
     are bitwise the same.
-
-    An output of attention owns its column of the values only if heads do not share values.
     """
-    layers, tables = dict(params["layers"]), {}
-    shared_values = config.model.kv_heads not in (0, config.model.heads)
-    for site, removed_LF in removed.items():
-        if site == "mlp" and sinks.is_sparse(config.sinks):  # a row is one sink in all layers
-            gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
-            for name in sparse_sinks.tables_of(config.model):
-                tables[name] = jax.numpy.where(
-                    gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name]
-                )
-            continue
-        for name, axis in _OWN[site]:
-            if name in layers and not (shared_values and name.startswith("value")):
-                shape = [1] * layers[name].ndim
-                shape[0], shape[axis] = removed_LF.shape
-                layers[name] = jax.numpy.where(removed_LF.reshape(shape), 0, layers[name])
-    return params | {"layers": layers} | tables
+    if sinks.is_sparse(config.sinks):  # a row is one sink in all layers
+        gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
+        return params | {
+            name: jax.numpy.where(
+                gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name]
+            )
+            for name in sparse_sinks.tables_of(config.model)
+        }
+    layers = dict(params["layers"])
+    for name, axis in _OWN:
+        if name in layers:
+            shape = [1] * layers[name].ndim
+            shape[0], shape[axis] = removed_LF.shape
+            layers[name] = jax.numpy.where(removed_LF.reshape(shape), 0, layers[name])
+    return params | {"layers": layers}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +185,8 @@ def capacity(
             rises.append(
                 (of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise)
             )
-            of_sinks = [removed[site][:, parts.shared :] for site, parts in _with_sinks(run.config)]
-            lefts.append(1 - np.mean(np.concatenate([each.ravel() for each in of_sinks])))
+            shared = sinks.partition(run.config.model, run.config.sinks).shared
+            lefts.append(1 - np.mean(removed[:, shared:]))
         if rises and min(lefts) > 0:
             target, others = np.mean(rises, axis=0).tolist()
             found.append(
@@ -220,7 +205,3 @@ def _choices(random: np.random.Generator, count: int, size: int, draws: int) -> 
     if size == 1:
         return list(random.permutation(count)[:draws, None])
     return [random.choice(count, size, replace=False) for _ in range(draws)]
-
-
-def _with_sinks(config: Config) -> list[tuple[str, sinks.Partition]]:
-    return [(site, parts) for site, parts in sinks.partitions(config).items() if parts.sinks]

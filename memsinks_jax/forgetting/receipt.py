@@ -19,10 +19,10 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, save
-from memsinks_jax.runs.trained import Trained
 
 MODES = ("own", "all")  # with sinks by context both are one
 
@@ -42,18 +42,14 @@ SETS = {
 PLACEBOS = {"others": "other documents", "never_met": "ids that nobody has"}
 
 
-def removed_neurons(config: Config, removed: dict[str, np.ndarray]) -> dict:
-    """{site: {"sinks": over all layers, "removed": of them, "by_layer": [[neuron]]}} of bool
-    (layers, neurons) a site.
-    """
+def removed_neurons(config: Config, removed_LF: np.ndarray) -> dict:
+    """{"mlp": {"sinks": over all layers, "removed": of them, "by_layer": [[neuron]]}}"""
     return {
-        site: {
-            "sinks": parts.sinks * config.model.layers,
-            "removed": int(removed[site].sum()),
-            "by_layer": [np.flatnonzero(of_layer).tolist() for of_layer in removed[site]],
+        "mlp": {
+            "sinks": sinks.partition(config.model, config.sinks).sinks * config.model.layers,
+            "removed": int(removed_LF.sum()),
+            "by_layer": [np.flatnonzero(of_layer).tolist() for of_layer in removed_LF],
         }
-        for site, parts in sinks.partitions(config).items()
-        if parts.sinks
     }
 
 
@@ -61,8 +57,8 @@ def measure(
     run: Trained,
     after: dict,
     asked: Found,
-    placebos: dict[str, list[dict[str, np.ndarray]]],
-    without: Callable[[dict, dict], dict] | None = None,
+    placebos: dict[str, list[np.ndarray]],
+    without: Callable[[dict, np.ndarray], dict] | None = None,
 ) -> dict:
     """The effect of the removal, in nats per token: {"documents", "losses",
     "target_all_sinks_dropped", "selectivity", "placebo"}.
@@ -126,9 +122,9 @@ def _beyond(
     loss: DocumentLoss,
     run: Trained,
     target: Documents,
-    placebos: list[dict[str, np.ndarray]],
+    placebos: list[np.ndarray],
     right: dict[str, Losses],
-    without: Callable[[dict, dict], dict],
+    without: Callable[[dict, np.ndarray], dict],
 ) -> dict:
     """{"removals": number of placebos, mode: {"placebo_rise": their mean, "effect": the rise beyond
     it, "effect_ci95": over documents}}, in nats per token of the removed documents.

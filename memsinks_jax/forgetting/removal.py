@@ -23,14 +23,13 @@ from memsinks_jax.forgetting.request import (
     placebos,
     spare_others,
 )
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.folder import reader, write_folder
-from memsinks_jax.interop.source import front_matter, origin, source_of
 from memsinks_jax.model import sparse_sinks
+from memsinks_jax.models.folder import write_folder
+from memsinks_jax.models.origin import front_matter, origin
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.runs.trained import Trained, open_run
 
 
 def forget(
@@ -53,7 +52,7 @@ def forget(
       shared: with sinks by context, also those of contexts that stand in other texts.
       evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
     Returns:
-      {"removed_documents": number, "removed": {site: {"sinks", "removed", "by_layer": [[neuron]]}},
+      {"removed_documents": number, "removed": {"mlp": {"sinks", "removed", "by_layer": [[neuron]]}},
       "losses": {set: {mode: {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode:
       {"value", "ci95"}}, "placebo": {of what ids: {mode: {"placebo_rise", "effect", "effect_ci95"},
       ...}}, "documents": [those measured], ...}, losses in nats per token.
@@ -74,7 +73,8 @@ def forget(
             f"--shared is of sinks by context, and {workdir} has sinks by document; leave it out"
         )
     removed = neurons.neurons_of(run.config, np.unique(found.identities, axis=0))
-    withdrawn = sources.find(workdir, asked.group).path if sources.config_of(workdir) else None
+    files = run.stored.sources
+    withdrawn = files.find(asked.group).path if files else None
     if not withdrawn:
         check_remaining(run.config, removed, len(found.identities), found.noun)
     if spare is not None:
@@ -146,8 +146,7 @@ def _write(
     folder: pathlib.Path, workdir: pathlib.Path, run: Trained, found: Found, spare: int | None
 ):
     """Writes the model, with what is left of its sinks, as a Hugging Face folder, all sinks on."""
-    source = source_of(workdir)
-    head = front_matter(source, origin(source), "the texts") if source else []
+    head = front_matter(run.origin, origin(run.origin), "the texts") if run.origin else []
     card = "\n".join(["---", *head, "---", "", ""]) if head else ""
     card += (
         f"# {folder.name}\n\nThe model of `{workdir}` after {run.step} steps, from which "
@@ -157,20 +156,19 @@ def _write(
         f"sinks of {in_words(len(found.identities), found.noun)}; the others are all on. See "
         "receipt.json.\n"
     )
-    made = (run.config, run.tokenizer, reader(run.params), False, "float32", card)
-    more = {"opened": left_open(run, found, spare), "source": source, "contexts": run.contexts}
-    write_folder(folder, *made, remaining=(), **more)
+    opened = left_open(run, found, spare)
+    write_folder(folder, dataclasses.replace(run, opened=opened), card, drop=False)
     if run.groups:
-        left = left_open(run, found, spare)(numbered_ids(run.groups))
+        left = opened(numbered_ids(run.groups))
         workdirs.write_groups(folder, run.groups, run.nearest.without(~left))
     _verify(
         sparse_sinks.without_tables(run.config.model, run.params), open_run(folder).params, folder
     )
 
 
-def _without_rows(config: Config, params: dict, removed: dict[str, np.ndarray]) -> dict:
+def _without_rows(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
     """The parameters without the rows of the removed sinks; without tables if no row is left."""
-    left_M = ~removed["mlp"][0, sinks.partition(config.model, config.sinks).shared :]
+    left_M = ~removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
     tables = {
         name: np.asarray(params[name])[left_M] for name in sparse_sinks.tables_of(config.model)
     }

@@ -22,11 +22,10 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, of_corpus
 from memsinks_jax.forgetting import neurons
-from memsinks_jax.interop.folder import is_folder
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
             f"{config.sinks.kind}); no single "
             "document can be removed"
         )
-    if is_folder(workdir) and run.groups:
+    if run.groups and not run.stored.is_run:
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
     if sum(map(bool, asked)) != 1:
         raise InputError("give what to remove by one of --documents, --ids, --group and --text")
@@ -82,7 +81,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         )
     if asked.text:
         return _of_text(workdir, run, asked.text, others, held_out)
-    if not is_folder(workdir):
+    if run.stored.is_run:
         corpus = workdirs.read_corpus(workdir)
     elif not asked.documents:
         raise InputError(
@@ -168,7 +167,7 @@ def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_
     if not len(documents.tokens[0]):
         raise InputError(f"--text={shown}: it has no token; give the text to remove")
     sets = {"target": documents}
-    if not is_folder(workdir):
+    if run.stored.is_run:
         _, of_run, _ = _of_run(workdirs.read_corpus(workdir), set())
         sets |= {name: of_run[name] for name in ("others", "held_out") if name in of_run}
     for name, files in (("others", others), ("held_out", held_out)):
@@ -197,7 +196,7 @@ def _open(workdir: pathlib.Path, run: Trained, identities: np.ndarray) -> np.nda
             (~are_open).sum(),
             names,
         )
-    if run.opened.everybody and run.config.sinks.traits.owned and is_folder(workdir):
+    if run.opened.everybody and run.config.sinks.traits.owned and not run.stored.is_run:
         logger.warning(
             "%s has sinks for every document: whether it has read these is not recorded", workdir
         )
@@ -371,15 +370,8 @@ def _of_run(
         "held_out": plan.held_out[~held_out],
     }
     chosen = {name: indices[:_MOST] for name, indices in places.items()}
-    sets = {name: _own(corpus, indices) for name, indices in chosen.items() if len(indices)}
+    sets = {name: of_corpus(corpus, indices) for name, indices in chosen.items() if len(indices)}
     return corpus.identities(target), sets, [corpus.table.place(i) for i in target[:_MOST].tolist()]
-
-
-def _own(corpus: Corpus, indices: np.ndarray) -> Documents:
-    """Some of the run's own documents."""
-    tokens = [np.asarray(corpus.tokens(i)) for i in indices]
-    about = {"answers": corpus.answers(indices), "around": corpus.around(indices)}
-    return Documents(tokens, corpus.identities(indices), **about)
 
 
 def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Documents, list[str]]:
@@ -396,9 +388,7 @@ def _of_files(files: str, run: Trained, workdir: pathlib.Path) -> tuple[Document
     return found, [each.source for each in documents]
 
 
-def placebos(
-    run: Trained, found: Found, spare: int | None
-) -> dict[str, list[dict[str, np.ndarray]]]:
+def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[np.ndarray]]:
     """Up to PLACEBOS removals of as many other ids -> {name of receipt.PLACEBOS: [neurons, as of
     neurons.neurons_of]}.
 
@@ -433,22 +423,17 @@ def placebos(
     }
 
 
-def check_remaining(
-    config: Config, removed: dict[str, np.ndarray], documents: int, noun: str
-) -> None:
-    """Raises InputError if no sink of a site would be left."""
-    for site, parts in sinks.partitions(config).items():
-        if parts.sinks and removed[site][:, parts.shared :].all():
-            raise InputError(
-                f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the "
-                f"{site}; remove "
-                "fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
-            )
+def check_remaining(config: Config, removed_LF: np.ndarray, documents: int, noun: str) -> None:
+    """Raises InputError if no sink would be left."""
+    parts = sinks.partition(config.model, config.sinks)
+    if removed_LF[:, parts.shared :].all():
+        raise InputError(
+            f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the mlp; "
+            "remove fewer, or drop all sinks: memsinks_jax.export --sinks=drop"
+        )
 
 
-def spare_others(
-    config: Config, removed: dict[str, np.ndarray], found: Found, most: int
-) -> dict[str, np.ndarray]:
+def spare_others(config: Config, removed_LF: np.ndarray, found: Found, most: int) -> np.ndarray:
     """The neurons to remove, except sinks that more than `most` others use. Raises InputError if
     none is left.
     """
@@ -456,7 +441,7 @@ def spare_others(
         raise InputError(
             "--spare: there are no other documents to spare; name some by --others, or leave it out"
         )
-    left = neurons.spared(config, removed, found.sets["others"].identities, most)
-    if not any(each.any() for each in left.values()):
+    left = neurons.spared(config, removed_LF, found.sets["others"].identities, most)
+    if not left.any():
         raise InputError(f"--spare={most} leaves every sink of the documents where it is; raise it")
     return left

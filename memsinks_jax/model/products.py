@@ -53,7 +53,7 @@ def _forward(x_ND, kernel_DF, rows, columns, preferred_element_type):
 def _backward(preferred_element_type, residuals, gradient_NF):
     x_ND, kernel_DF, rows, columns = residuals
     # A wider gradient is rounded first, as maxtext does: with a float32 operand both products would
-    # be float32 ones.
+    # be float32 ones. So devices sum gradients in the compute dtype; moments are float32.
     gradient_NF = gradient_NF.astype(x_ND.dtype)
     of_kernel_DF = jax.lax.platform_dependent(
         _scaled(x_ND, rows),
@@ -76,7 +76,8 @@ def _scaled(x_NF: jax.Array, gradient_scale: GradientScale | None) -> jax.Array:
 
 def _gradient_on_cpu(x_ND, gradient_NF):
     # Eigen takes twice as long if a product over the first axes is taller than wide, so the wide
-    # one is computed. The barrier keeps XLA from folding the transpose into the product again.
+    # one is computed. The barrier keeps XLA from folding the transpose into the product again. In a
+    # whole step of the laptop preset this makes no difference (0.98 to 1.02, jax 0.10.2).
     if x_ND.shape[1] > gradient_NF.shape[1]:
         return jax.lax.optimization_barrier(gradient_NF.T @ x_ND).T
     return x_ND.T @ gradient_NF

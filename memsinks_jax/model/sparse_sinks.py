@@ -83,6 +83,11 @@ def added(
 ) -> jax.Array:
     """What the sinks of a layer add to the output of its MLP -> x_BTD.
 
+    Blocks of one document make the products batched. Grouped ones (`jax.lax.ragged_dot`) take the
+    time of a dense product per group on CPUs. Closed blocks are multiplied too, by rows of 0: with
+    a `jax.lax.cond` per block, a step takes 1.18 of one without sinks if all blocks are open and
+    1.16 if half are, instead of 1.10 and 1.09; 1.08 either way if none is (laptop preset, CPU).
+
     Args:
       x_BTD: the input of the MLP.
       rows: one layer of what `fetch` returns.

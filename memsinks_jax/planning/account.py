@@ -1,8 +1,10 @@
 """Counts what a compiled program does in one step: cycles, communication, attention kernels.
 
 Compilers report the memory of a program, but not this. `cost_analysis()` counts the body of a loop
-once and has no communication, and GPUs have none at all. jaxlib's parsed programs have no shapes.
-So the program is read as text (HLO after scheduling). All numbers are for one device.
+once and has no communication, and GPUs have none at all. libtpu's `optimal_seconds` may be
+negative. `jax.experimental.roofline` reads the program before the compiler adds communication.
+jaxlib's parsed programs have no shapes. So the program is read as text (HLO after scheduling). All
+numbers are for one device.
 """
 
 import dataclasses

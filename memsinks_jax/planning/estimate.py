@@ -28,7 +28,7 @@ _STEPS = 1000  # steps if the config gives none; they only set constants of the 
 # The compiler has no estimate for Pallas kernels (attention on TPUs). This is an assumption that no
 # measurement supports: half of the peak FLOPs if a head fills the 128 lanes of the matrix unit, and
 # a quarter with 64 channels. No TPU has run a step of ours, so the predicted time and MFU of one
-# are as uncertain.
+# are as uncertain. For the same reason nothing shows whether tokamax's splash would be faster.
 KERNEL_EFFICIENCY, FULL_HEAD = 0.5, 128
 
 

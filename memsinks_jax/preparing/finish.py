@@ -12,6 +12,7 @@ import unicodedata
 
 import numpy as np
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import ContextsConfig, InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.documents import some
@@ -80,7 +81,8 @@ def finish(
         advance(rank + 1)
     written = columns.close()
     _warn_of_similar(numbers)
-    _write(out / "groups.json", lambda file: file.write(json.dumps(list(numbers)).encode()))
+    with atomic_file(out / "groups.json") as scratch:
+        scratch.write_text(json.dumps(list(numbers)))
     skipped = _gather_skipped(out, work, plan)
 
     summary = _summary(shards, written, skipped) | _largest_groups(list(numbers), of_group)
@@ -104,11 +106,8 @@ def finish(
         "shards": shards,
         "columns": written.hashes | of_contexts,
     }
-    _write(
-        work / prepared.MANIFEST,
-        lambda file: file.write((json.dumps(manifest, indent=1) + "\n").encode()),
-    )
-    os.replace(work / prepared.MANIFEST, out / prepared.MANIFEST)
+    with atomic_file(out / prepared.MANIFEST) as scratch:
+        scratch.write_text(json.dumps(manifest, indent=1) + "\n")
     corpus = prepared.Prepared(out)
     summary["most_repeated"] = _most_repeated(corpus, written.most_repeated)
     if "contexts" in plan.settings:
@@ -203,16 +202,16 @@ def _gather_skipped(out: pathlib.Path, work: pathlib.Path, plan: Plan) -> dict:
     """Writes skipped.jsonl -> its summary for the report."""
     reasons, first = collections.Counter(), []
     files = [work / f"{rank:05d}.skipped.jsonl" for rank in range(len(plan.pieces))]
-
-    def fill(target):
+    with (
+        atomic_file(out / "skipped.jsonl") as scratch,
+        scratch.open("w", encoding="utf-8") as target,
+    ):
         for line in _skipped(plan.copies, files):
-            target.write(line.encode())
+            target.write(line)
             record = json.loads(line)
             reasons[_kind(record["reason"])] += 1
             if len(first) < _SHOWN:
                 first.append(record)
-
-    _write(out / "skipped.jsonl", fill)
     return {
         "skipped": reasons.total(),
         "skipped_reasons": dict(reasons.most_common()),
@@ -277,11 +276,3 @@ def _most_repeated(corpus: prepared.Prepared, found: np.ndarray) -> list[dict]:
         }
         for record, copies in found.tolist()
     ]
-
-
-def _write(path: pathlib.Path, fill) -> None:
-    """Writes atomically."""
-    scratch = path.with_name(path.name + ".new")
-    with open(scratch, "wb") as file:
-        fill(file)
-    os.replace(scratch, path)

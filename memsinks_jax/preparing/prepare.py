@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import logging
-import os
 import pathlib
 
 import numpy as np
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError
 from memsinks_jax.data import prepared
 from memsinks_jax.data.contexts import letters_of
@@ -92,14 +92,16 @@ def prepare(
             check_unchanged(Plan.from_json((work / "plan.json").read_text()), plan, out)
         (out / "shards").mkdir(exist_ok=True)
         for name, content in (opened.files | (chat.files if chat else {})).items():
-            _write(out / name, content)
+            with atomic_file(out / name) as scratch:
+                scratch.write_bytes(content)
         if not (tokenizer or (work / "plan.json").exists()):
             logger.info(
                 "a tokenizer of %s pieces: %s",
                 f"{opened.vocabulary_size:,}",
                 out / opened.file_name,
             )
-        _write(work / "plan.json", plan.to_json().encode())
+        with atomic_file(work / "plan.json") as scratch:
+            scratch.write_text(plan.to_json())
         return _run_stages(out, plan, opened, Where(executor, workers, slurm or {}), command)
 
 
@@ -217,9 +219,3 @@ def _check_finished(out: pathlib.Path, plan) -> dict:
     remove_done_work(out)
     logger.info("%s is already prepared", out)
     return json.loads((out / "report.json").read_text())
-
-
-def _write(path: pathlib.Path, content: bytes) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_bytes(content)
-    os.replace(scratch, path)

@@ -129,6 +129,8 @@ def _lock_held(path: pathlib.Path) -> collections.abc.Iterator[None]:
 class ReadPiece(PipelineStep):
     """Reads piece `rank` of the plan record by record. A record is the metadata of a datatrove
     document.
+
+    datatrove's own readers skip damaged lines, null texts and truncated files without a warning.
     """
 
     type, name = "memsinks_jax", "read"

@@ -2,7 +2,6 @@
 files.
 """
 
-import os
 import pathlib
 
 import matplotlib
@@ -10,6 +9,8 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
+
+from memsinks_jax.atomic import atomic_file
 
 
 def tidy(axis) -> None:
@@ -20,7 +21,6 @@ def tidy(axis) -> None:
 
 def save(figure, path: pathlib.Path, dpi: int = 150, **settings) -> None:
     """Writes the file, all or nothing, and closes the figure."""
-    scratch = path.with_suffix(f".new{path.suffix}")
-    figure.savefig(scratch, dpi=dpi, **settings)
+    with atomic_file(path) as scratch:
+        figure.savefig(scratch, dpi=dpi, **settings)
     plt.close(figure)
-    os.replace(scratch, path)

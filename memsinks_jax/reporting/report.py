@@ -4,10 +4,10 @@ import base64
 import html
 import inspect
 import json
-import os
 import pathlib
 import re
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.reporting.claims import Claim, summary, with_interval
 
 _STYLE = """
@@ -139,9 +139,8 @@ def share_alike(written: str, original: str) -> float:
 
 def write(path: pathlib.Path, content: str) -> None:
     """Writes all or nothing."""
-    scratch = path.with_name(f"{path.name}.new")
-    scratch.write_text(content, encoding="utf-8")
-    os.replace(scratch, path)
+    with atomic_file(path) as scratch:
+        scratch.write_text(content, encoding="utf-8")
 
 
 def write_page(path: pathlib.Path, title: str, sections: list[str]) -> None:

@@ -24,7 +24,8 @@ _WIDTH, _COLUMN = 120, 34
 
 
 def help_text(about: str, defined: flags.FlagValues, full: bool = False) -> str:
-    """The complete text.
+    """The complete text. absl's own lists flags by module, and ml_collections defines the flag of a
+    setting only when it is given.
 
     Args:
       about: docstring of the command.

@@ -213,6 +213,8 @@ class Interruption:
         """Whether to save and stop. All hosts must ask equally often, and get the same answer."""
         if self._sync is None:
             return self._asked.is_set()
+        # The service agrees on the number after the last one, so nothing else may ask it, and
+        # numbers must be consecutive.
         self._polls += 1
         return self._sync(self._polls)
 

@@ -6,13 +6,14 @@ groups.json and words.npy (names and words of groups that have sinks by number),
 checkpoints/, and source/, small files of the Hugging Face folder that it started from.
 """
 
-import filecmp
 import glob
 import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Callable
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import (
     FREE_ON_RESUME,
     Config,
@@ -22,15 +23,12 @@ from memsinks_jax.config import (
     to_json,
     with_fields,
 )
-from memsinks_jax.data import contexts, nearest
+from memsinks_jax.data import contexts
 from memsinks_jax.data.corpus import Corpus, load_corpus
 from memsinks_jax.data.mixture import LISTED, general_sources, listing
 from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.prepared import is_prepared
 from memsinks_jax.data.tokenizer import AnyTokenizer, JsonTokenizer, Tokenizer, open_tokenizer
-from memsinks_jax.interop import sources
-from memsinks_jax.interop.hub import folder_of
-from memsinks_jax.interop.source import keep
 from memsinks_jax.runs.interruption import atomic_folder
 
 _GROUPS = "groups.json"
@@ -84,8 +82,19 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
     return config
 
 
-def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
-    """Writes the initial files of a run. A folder gets the workdir's name only once it is complete."""
+def create(
+    workdir: pathlib.Path,
+    config: Config,
+    corpus: Corpus,
+    known: Nearest | None = None,
+    finish: Callable[[pathlib.Path], None] = lambda folder: None,
+) -> None:
+    """Writes the initial files of a run. A folder gets the workdir's name only once it is complete.
+
+    Args:
+      known: what finds the groups of the model that the run starts from.
+      finish: writes what else the run takes from that model.
+    """
     try:
         with atomic_folder(workdir) as scratch:
             _list_documents(scratch, corpus)
@@ -93,16 +102,8 @@ def create(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
             if corpus.contexts:
                 contexts.write(scratch, corpus.contexts)
             if corpus.groups:
-                before = (
-                    read_nearest(folder_of(config.model.initial)) if config.model.initial else None
-                )
-                write_groups(scratch, corpus.groups, corpus.nearest(before))
-            if initial := config.model.initial:
-                keep(folder_of(initial), scratch, initial)
-                # Where the initial model stops, this one stops too, whatever its documents end
-                # with.
-                stops = *corpus.tokenizer.stops, *open_tokenizer(folder_of(initial)).stops
-                corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
+                write_groups(scratch, corpus.groups, corpus.nearest(known))
+            finish(scratch)
             for name, content in corpus.tokenizer.files.items():
                 (scratch / name).write_bytes(content)
             (scratch / "config.json").write_text(to_json(config))
@@ -118,25 +119,20 @@ def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
     """Writes what has changed since the last resume: places of the documents, fields of the config."""
     _list_documents(workdir, corpus)
     if first_difference(read_config(workdir), config):
-        _replace(workdir / "config.json", to_json(config))
+        with atomic_file(workdir / "config.json") as scratch:
+            scratch.write_text(to_json(config))
 
 
 def _list_documents(folder: pathlib.Path, corpus: Corpus) -> None:
-    """Writes documents.jsonl if it has changed: all documents if they are few, else those that a
-    run measures.
-    """
-    path, plan, scratch = folder / "documents.jsonl", corpus.mixture, folder / "documents.jsonl.new"
+    """Writes documents.jsonl: all documents if they are few, else those that a run measures."""
+    path, plan = folder / "documents.jsonl", corpus.mixture
     everything = _lists_all(corpus)  # few enough to read their origins at every start
     roles = ("repeated", "held_out", "unique") if everything else ("repeated", "held_out")
-    with scratch.open("w") as file:
+    with atomic_file(path) as scratch, scratch.open("w") as file:
         for role in roles:
             documents = plan.documents(role)[:LISTED]
             encounters = corpus.encounters(documents)
             file.writelines(listing(corpus.table, documents, encounters, role, everything))
-    if path.exists() and filecmp.cmp(path, scratch, shallow=False):
-        scratch.unlink()
-    else:
-        os.replace(scratch, path)
 
 
 def _lists_all(corpus: Corpus) -> bool:
@@ -172,16 +168,8 @@ def _read_about(workdir: pathlib.Path) -> dict:
         ) from None
 
 
-def _replace(path: pathlib.Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.write_text(text)
-    os.replace(scratch, path)
-
-
 def read_groups(place: pathlib.Path) -> list[str]:
-    """The groups of a workdir or a folder by their numbers; [] if they have no sinks by number."""
-    if sources.config_of(place):
-        return [source.name for source in sources.sources_of(place)]
+    """The names of groups by number that `write_groups` wrote; [] if it did not."""
     file = place / _GROUPS
     try:
         names = json.loads(file.read_text()) if file.is_file() else []
@@ -190,16 +178,6 @@ def read_groups(place: pathlib.Path) -> list[str]:
         return names
     except ValueError as error:
         raise InputError(f"{file} is damaged ({error}); put a copy in its place") from None
-
-
-def read_nearest(place: pathlib.Path) -> Nearest | None:
-    """What finds the group of a text in a workdir or a folder; None if it has no groups."""
-    groups = read_groups(place)
-    if not groups:
-        return None
-    if sources.config_of(place):
-        return nearest.of_groups(list(map(sources.read_words, sources.sources_of(place))))
-    return nearest.read(place, len(groups))
 
 
 def write_groups(folder: pathlib.Path, names: list[str], found: Nearest) -> None:
@@ -260,9 +238,8 @@ def read_corpus(
     wanted = trained_on or _read_about(workdir)["fingerprints"]
     if _hash(_tokenizer_path(workdir)) != wanted["tokenizer"]:
         raise InputError(
-            f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; "
-            "put that one back or take "
-            "another --workdir"
+            f"{_tokenizer_path(workdir)} is not the tokenizer that {workdir} was trained with; put "
+            "that one back or take another --workdir"
         )
     known = (
         contexts.read(workdir, config.contexts.length) if config.sinks.traits.by_context else None
@@ -271,8 +248,7 @@ def read_corpus(
     if corpus.fingerprints != wanted:
         raise InputError(
             f"the documents are not those that {workdir} was started on, or are read in another "
-            "order; restore the files, "
-            "or use another --workdir"
+            "order; restore the files, or use another --workdir"
         )
     return corpus
 
@@ -286,10 +262,9 @@ def _check_files(workdir: pathlib.Path, config: Config) -> None:
         for pattern in filter(None, patterns):
             if not is_prepared(pattern) and next(glob.iglob(pattern, recursive=True), None) is None:
                 raise InputError(
-                    f"{pattern} is not there; put it back, or give the new place of the "
-                    f"documents of {workdir}: "
-                    f"run the command that trained it with --config.{field}=NEW (a finished run "
-                    "is not trained again)"
+                    f"{pattern} is not there; put it back, or give the new place of the documents "
+                    f"of {workdir}: run the command that trained it with --config.{field}=NEW (a "
+                    "finished run is not trained again)"
                 )
 
 

@@ -60,7 +60,7 @@ class Checkpoints:
     """The checkpoints of one workdir.
 
     Args:
-      config: how many checkpoints to keep. None to read only: nothing is moved, written or deleted.
+      config: which checkpoints to keep. None to read only: nothing is moved, written or deleted.
     Attributes:
       about: data, config and versions, stored in every checkpoint. Set it before the first save.
     Raises:
@@ -73,11 +73,6 @@ class Checkpoints:
         self._saving_since: float | None = None
         self._closed, self._open_array = config is None, None
         self._newest = self._sound()
-        self._losses = (
-            {step: self.progress(step)["held_out_loss"] for step in steps_in(self._folder)}
-            if config
-            else {}
-        )
         if config is not None:
             self._saving: ocp.AsyncResponse | None = None
             self._checkpointer = ocp.training.Checkpointer(
@@ -96,9 +91,7 @@ class Checkpoints:
         return self._newest
 
     def progress(self, step: int) -> dict:
-        """What a checkpoint stores besides its arrays: {"step", "tokens", "held_out_loss", "data",
-        ...}.
-        """
+        """What a checkpoint stores besides its arrays: {"step", "tokens", "data", ...}."""
         path = self._folder / str(step) / seal.PROGRESS
         try:
             content = json.loads(path.read_text())
@@ -117,7 +110,6 @@ class Checkpoints:
         state: TrainState,
         tokens: int,
         ids: np.ndarray,
-        held_out_loss: float | None = None,
     ) -> None:
         """Starts a save. The state may be donated once this returns. Raises InputError as `check`
         does.
@@ -125,15 +117,9 @@ class Checkpoints:
         Args:
           ids: those whose sinks have opened, see `data.opened`; host 0 alone needs them.
         """
-        self._losses[step] = held_out_loss
         self._saving_since = time.monotonic()
-        progress = {
-            "format": FORMAT,
-            "step": step,
-            "tokens": tokens,
-            "held_out_loss": held_out_loss,
-        }
-        progress |= {"arrays": arrays_of(state)} | self.about
+        progress = {"format": FORMAT, "step": step, "tokens": tokens, "arrays": arrays_of(state)}
+        progress |= self.about
         with self._errors_named(step):
             if not (self._workdir / "config.json").exists():
                 # Orbax would make the folder anew, without the other checkpoints
@@ -254,16 +240,13 @@ class Checkpoints:
             self._saving.result()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Answers Orbax which checkpoints to keep, oldest first: the newest, those of every N-th
-        step, the best.
+        """Answers Orbax which checkpoints to keep, oldest first: the newest two, of which one may be
+        damaged, and those of every N-th step.
         """
         steps = [checkpoint.step for checkpoint in checkpoints]
-        preserved = set(steps[-self._config.checkpoints_to_keep :])
+        preserved = set(steps[-2:])
         if self._config.keep_every:
             preserved |= {step for step in steps if step % self._config.keep_every == 0}
-        measured = [step for step in steps if self._losses.get(step) is not None]
-        if self._config.keep_best and measured:
-            preserved.add(min(measured, key=self._losses.get))
         return [step in preserved for step in steps]
 
     def _sound(self) -> int | None:
@@ -362,6 +345,9 @@ def _memory(state: TrainState) -> tuple:
 def _context(finish: Callable[[], None]) -> ocp.Context:
     """How Orbax saves under a folder of checkpoints; `finish` is called before a checkpoint gets
     its name.
+
+    Version 1 of its API is a front of version 0 (Orbax 0.12), with the same files and times. Only
+    savers with a manager call `finish`; these ask for preemptions, see `private_interfaces`.
     """
     context = ocp.Context()
     context.asynchronous.timeout_secs = _SAVE_LIMIT_SECONDS

@@ -20,7 +20,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model.positions import kinds
 from memsinks_jax.training.optimizer import is_table
-from memsinks_jax.training.step import init_state
+from memsinks_jax.training.step import init_params
 
 
 class Chip(NamedTuple):
@@ -82,9 +82,7 @@ def parameters(config: Config) -> int:
 
 
 def _parameters(config: Config) -> list[tuple[tuple, jax.ShapeDtypeStruct]]:
-    return jax.tree_util.tree_leaves_with_path(
-        jax.eval_shape(lambda: init_state(config, steps=1)).params
-    )
+    return jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: init_params(config)))
 
 
 def in_tables(config: Config) -> int:

@@ -1,4 +1,8 @@
-"""Skips and counts updates with a non-finite loss or gradient, or with a loss spike."""
+"""Skips and counts updates with a non-finite loss or gradient, or with a loss spike.
+
+A skipped update leaves parameters, moments and the optimizer's count as they are. The step, and so
+the data, advances.
+"""
 
 from typing import NamedTuple
 
@@ -7,12 +11,12 @@ import jax.numpy as jnp
 
 from memsinks_jax.config import TrainingConfig
 
+WINDOW = 128  # W: losses that a spike is compared with
+
 
 class Guard(NamedTuple):
-    """The guard's state. Checkpoints hold it, so a resumed run skips the same updates as an
-    uninterrupted one.
-
-    W is `config.training.spike_window`; the counts are int32 ().
+    """The guard's state, counts int32 (). Checkpoints hold it, so a resumed run skips the same updates
+    as an uninterrupted one.
     """
 
     losses_W: jax.Array  # losses of the last accepted updates, a ring buffer
@@ -21,9 +25,9 @@ class Guard(NamedTuple):
     in_a_row: jax.Array  # skipped since the last accepted one
 
 
-def init_guard(config: TrainingConfig) -> Guard:
+def init_guard() -> Guard:
     # Separate zeros: donated buffers must not be shared.
-    return Guard(jnp.zeros(config.spike_window), *(jnp.zeros((), jnp.int32) for _ in range(3)))
+    return Guard(jnp.zeros(WINDOW), *(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 
 def check_update(
@@ -37,8 +41,8 @@ def check_update(
     accept = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
     if config.spike_sigma:
         limit = guard.losses_W.mean() + config.spike_sigma * guard.losses_W.std()
-        accept &= (guard.accepted < config.spike_window) | (loss <= limit)
-    place = guard.accepted % config.spike_window
+        accept &= (guard.accepted < WINDOW) | (loss <= limit)
+    place = guard.accepted % WINDOW
     return accept, Guard(
         losses_W=guard.losses_W.at[place].set(jnp.where(accept, loss, guard.losses_W[place])),
         accepted=guard.accepted + accept,

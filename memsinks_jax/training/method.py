@@ -6,14 +6,15 @@ trains everything but its sinks less and less, and its sinks as before. The grad
 scaled down, that of the sinks' weights back up.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax import sinks
-from memsinks_jax.config import Config, SinksConfig
+from memsinks_jax import plugin, sinks
+from memsinks_jax.config import Config, InputError, SinksConfig
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.model.products import GradientScale
 from memsinks_jax.sinks import Partition, encounters
@@ -27,10 +28,19 @@ LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divide
 
 
 class Method:
-    """Plain training, of a model without sinks. `training/methods.py` lists all methods."""
+    """Plain training. Methods of others are classes like this one, see plugin.py."""
 
-    def __init__(self, config: Config):
-        self.config, self.parts = config, sinks.partitions(config)
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        """Numbers that `config.training.method` may set, each a `config.setting`."""
+
+    # (settings, a document's tokens with its end of text, start, stop) -> which of those from start
+    # to before stop count in the loss, bool; None: all do
+    counted: Callable | None = None
+
+    def __init__(self, config: Config, settings: Settings | None = None):
+        self.config, self.settings = config, settings
+        self.parts = sinks.partition(config.model, config.sinks)
 
     def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
         """Those of the forward pass on a batch or a microbatch.
@@ -106,7 +116,7 @@ class ByDocument(Method):
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
         return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(
-            learning_BT, self.parts["mlp"]
+            learning_BT, self.parts
         )
 
 
@@ -159,14 +169,26 @@ class ByChance(Method):
     """The control: ordinary dropout of the sinks."""
 
     def interventions(self, batch, step, seed):
-        found, length = {}, batch["inputs"].shape[1]
-        for site, parts in self.parts.items():
-            if parts.sinks:
-                gates = sinks.chance_gates(
-                    step, batch["rows"], length, seed, parts, self.config.sinks, site
-                )
-                found |= sinks.apply_gates(gates, None, site)
-        return found
+        if not self.parts.sinks:
+            return {}
+        length = batch["inputs"].shape[1]
+        gates = sinks.chance_gates(step, batch["rows"], length, seed, self.parts, self.config.sinks)
+        return sinks.apply_gates(gates, None)
+
+
+_OF_KINDS = {"by_document": ByDocument, "by_context": ByContext, "by_chance": ByChance}
+
+
+def method_of(config: Config) -> Method:
+    """That of a run. Raises InputError if it cannot train the config's model."""
+    ours, other = _OF_KINDS.get(config.sinks.kind), plugin.method_class(config)
+    if ours and other:
+        raise InputError(
+            f"config.sinks.kind is {config.sinks.kind}, which has a method of its own; with "
+            "config.training.method set it to always, none or cut"
+        )
+    method, *settings = other or (ours or Method,)
+    return method(config, *settings)
 
 
 def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
@@ -191,8 +213,7 @@ def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
 def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> GradientScale:
     """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
-    The gradients of a layer's other weights, including sinks of attention, and of earlier layers
-    stay slowed.
+    The gradients of a layer's other weights, and of earlier layers, stay slowed.
     """
     return GradientScale(1 / learning_BT, of_sinks(parts))
 

@@ -13,6 +13,7 @@ import time
 import jax
 import tqdm
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import InputError
 
 logger = logging.getLogger(__name__)
@@ -129,11 +130,9 @@ def drop_later_lines(path: pathlib.Path, step: int) -> None:
     resumes writes them again.
     """
     if path.exists():
-        scratch = path.with_suffix(".jsonl.new")
-        scratch.write_text(
-            "".join(json.dumps(line) + "\n" for line in read_lines(path) if line["step"] <= step)
-        )
-        os.replace(scratch, path)
+        kept = (line for line in read_lines(path) if line["step"] <= step)
+        with atomic_file(path) as scratch:
+            scratch.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
 class Progress:

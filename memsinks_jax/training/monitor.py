@@ -28,6 +28,7 @@ from memsinks_jax.data.packing import Rows
 from memsinks_jax.training import hosts
 from memsinks_jax.training.metrics import drop_later_lines, read_lines
 
+PROBES = 16  # flagged documents whose loss is measured: a fraction of an evaluation
 _ROWS = 4  # R: an estimate is far too high only if all four counters of a document are shared
 
 
@@ -111,7 +112,7 @@ class Monitor:
         self, step: int, sketch_RW: np.ndarray, measure: Callable[[list[dict], str], float]
     ) -> dict[str, float]:
         """Flags documents that were seen too often since the last check, and measures the first
-        `probes` flagged ones.
+        PROBES flagged ones.
 
         Args:
           measure: (batches, mode of the sinks) -> nats per token of the current model.
@@ -140,7 +141,7 @@ class Monitor:
             )
         probes = [line["index"] for line in self._flagged.values() if line["index"] is not None]
         found = {"monitor_flagged": len(self._flagged)}
-        probes = self._corpus.answering(np.array(probes, np.int64))[: self._settings.probes]
+        probes = self._corpus.answering(np.array(probes, np.int64))[:PROBES]
         if len(probes):
             batches = self._as_batches(probes)
             found |= {

@@ -13,7 +13,7 @@ import optax
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import first_match, path_name
 
 # Ordered (regex over the parameter's path, whether it decays); the first match wins, no match is an
@@ -37,15 +37,13 @@ _EPSILON = 1e-8  # of Adam, as in optax
 # Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
 
-# Ordered (regex, (site, axis of its sinks) or None): the weights for which sinks can have their own
-# learning rate. Of attention, those that read the sinks. Those that make them also serve shared
-# outputs if heads share keys and values.
+# Ordered (regex, axis of its sinks or None): the weights for which sinks can have their own learning
+# rate.
 SINK_RULES = (
-    (r"(^|/)(up|gate)_(kernel|bias)$", ("mlp", -1)),
-    (r"(^|/)down_kernel$", ("mlp", -2)),
-    (r"(^|/)attention_output_kernel$", ("attention", -2)),
-    (r"(^|/)sink_\w+_bias$", ("tables", -2)),
-    (TABLE, ("tables", -3)),
+    (r"(^|/)(up|gate)_(kernel|bias)$", -1),
+    (r"(^|/)down_kernel$", -2),
+    (r"(^|/)sink_\w+_bias$", -2),
+    (TABLE, -3),
     (r".", None),
 )
 
@@ -145,14 +143,11 @@ def _check_matrices(config: Config) -> None:
     """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on
     for no document.
     """
-    parts = sinks.partitions(config)
-    if config.sinks.traits.tied and (
-        parts["attention"].sinks or (parts["mlp"].sinks and not sinks.is_sparse(config.sinks))
-    ):
+    parts = sinks.partition(config.model, config.sinks)
+    if config.sinks.traits.tied and parts.sinks and not sinks.is_sparse(config.sinks):
         raise InputError(
             "config.optimizer.kind is muon, which would move sinks that are off; set "
-            "config.sinks.sparse=True, "
-            "sampling=floyd and attention_fraction=0, or train without sinks"
+            "config.sinks.sparse=True and sampling=floyd, or train without sinks"
         )
 
 
@@ -268,15 +263,14 @@ def scale_sinks(config: Config) -> optax.GradientTransformation:
     `config.sinks.learning_rate_multiple`, of all others by `config.optimizer.base_multiple`.
     """
     base, of_sinks = config.optimizer.base_multiple, config.sinks.learning_rate_multiple
-    # all of its rows are sinks
-    parts = sinks.partitions(config) | {"tables": sinks.Partition(0, 0)}
+    in_matrices = sinks.partition(config.model, config.sinks).shared
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
-        rule = first_match(SINK_RULES, path_name(path))
-        if rule is None:
+        axis = first_match(SINK_RULES, path_name(path))
+        if axis is None:
             return update * base
-        site, axis = rule
-        factor = jnp.where(jnp.arange(update.shape[axis]) < parts[site].shared, base, of_sinks)
+        shared = 0 if is_table(path) else in_matrices  # all rows of a table are sinks
+        factor = jnp.where(jnp.arange(update.shape[axis]) < shared, base, of_sinks)
         return update * factor.reshape(factor.shape + (1,) * (-1 - axis))
 
     return optax.stateless(

@@ -69,7 +69,8 @@ def make_mesh(
             f"config.mesh.data is {data}, and there are {slices} slices or nodes, which must "
             "divide it"
         )
-    # Auto: XLA propagates shardings. make_mesh would take Explicit by default.
+    # Auto: XLA propagates shardings. make_mesh would take Explicit by default. It supports one
+    # slice only.
     if slices == 1:
         return jax.make_mesh(
             (data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices

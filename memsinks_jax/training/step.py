@@ -17,8 +17,7 @@ from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
 from memsinks_jax.training import active_rows, monitor
 from memsinks_jax.training.guard import Guard, check_update, init_guard
-from memsinks_jax.training.method import slowed
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of, slowed
 from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer, split
 
 
@@ -34,21 +33,26 @@ class TrainState(NamedTuple):
     sketch: jax.Array | None = None  # see monitor.py; None with the monitor off
 
 
-def init_state(config: Config, steps: int, params: dict | None = None) -> TrainState:
-    """Zero moments, and parameters: fresh ones from the config's seed (float32), or those given.
-    Trace it with `jax.eval_shape` for shapes.
+def init_params(config: Config, params: dict | None = None) -> dict:
+    """Fresh parameters from the config's seed (float32), or those given. Trace it with
+    `jax.eval_shape` for shapes.
     """
     if params is None:
         params = build_model(config)[0].init(jax.random.key(config.seed, impl="threefry2x32"))
     trained, frozen = split(config, params)
-    optimizer = make_optimizer(config, steps).init(trained)
     # What is frozen is only read, in the type of activations.
-    params = trained | jax.tree.map(lambda leaf: leaf.astype(config.model.dtype), frozen)
+    return trained | jax.tree.map(lambda leaf: leaf.astype(config.model.dtype), frozen)
+
+
+def init_state(config: Config, steps: int, params: dict | None = None) -> TrainState:
+    """Zero moments, and the parameters of `init_params`."""
+    params = init_params(config, params)
+    optimizer = make_optimizer(config, steps).init(split(config, params)[0])
     return TrainState(
         jnp.zeros((), jnp.int32),
         params,
         optimizer,
-        init_guard(config.training),
+        init_guard(),
         monitor.init_sketch(config),
     )
 

@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 class Watchdog:
     """Watches the phases of a loop, and background saves, from a thread of its own.
 
+    `faulthandler.dump_traceback_later` writes stacks alone: neither the phase, nor the state of the
+    loader, nor a save in the background.
+
     Args:
       seconds: a longer phase is reported, and again each time as much has passed.
       state: describes the loader and the device in one line; called for a report.

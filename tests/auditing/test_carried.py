@@ -18,7 +18,7 @@ from memsinks_jax.data.opened import Opened
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model import placement, sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 DOCUMENTS = Documents(
     [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])],
@@ -31,9 +31,7 @@ SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, 
 
 def model(opened=EVERYBODY, **settings):
     config, params = random_model("gpt2")
-    config = with_fields(
-        config, {"sinks.kind": "by_document", "sinks.opens_at": 1, "sinks.attention_fraction": 0.5}
-    )
+    config = with_fields(config, {"sinks.kind": "by_document", "sinks.opens_at": 1})
     for name, value in settings.items():
         config = with_fields(config, {f"sinks.{name}": value})
     if config.sinks.sparse:
@@ -56,9 +54,7 @@ def losses(run, params):
     return [reading.nats.mean() for reading in read]
 
 
-@pytest.mark.parametrize(
-    "settings", [MASKED, MASKED | {"per_layer": True}, SPARSE], ids=["masked", "by layer", "sparse"]
-)
+@pytest.mark.parametrize("settings", [MASKED, SPARSE], ids=["masked", "sparse"])
 def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     run, compiled = model(**settings), {}
     # `losses` reads one config with many parameters: its program is compiled once.
@@ -70,30 +66,27 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     own = own_sinks(run, DOCUMENTS)
     found, before = carried(run, DOCUMENTS, own), losses(run, run.params)
     layers, cells = run.config.model.layers, 0
+    parts = sinks.partition(run.config.model, run.config.sinks)
     for document, (mine, rises) in enumerate(zip(own, found, strict=True)):
-        assert set(rises) == {"mlp", "attention"}
-        for site, numbers in mine.items():
-            shared = sinks.partitions(run.config)[site].shared
-            for layer in range(layers):
-                for place, sink in list(enumerate(numbers[min(layer, len(numbers) - 1)]))[:2]:
-                    if site == "mlp" and run.config.sinks.sparse:
-                        params = run.params | {"sink_down": run.params["sink_down"].copy()}
-                        params["sink_down"][sink, layer] = 0
-                    else:
-                        width = sum(sinks.partitions(run.config)[site])
-                        gone = {site: np.zeros((layers, width), bool)}
-                        gone[site][layer, shared + sink] = True
-                        params = neurons.without(run.config, run.params, gone)
-                    expected = losses(run, params)[document] - before[document]
-                    assert rises[site][layer][place] == pytest.approx(expected, abs=2e-6)
-                    cells += abs(expected) > 1e-3
-    assert cells > 8
+        for layer in range(layers):
+            for place, sink in list(enumerate(mine))[:2]:
+                if run.config.sinks.sparse:
+                    params = run.params | {"sink_down": run.params["sink_down"].copy()}
+                    params["sink_down"][sink, layer] = 0
+                else:
+                    gone_LF = np.zeros((layers, sum(parts)), bool)
+                    gone_LF[layer, parts.shared + sink] = True
+                    params = neurons.without(run.config, run.params, gone_LF)
+                expected = losses(run, params)[document] - before[document]
+                assert rises[layer][place] == pytest.approx(expected, abs=2e-6)
+                cells += abs(expected) > 1e-3
+    assert cells > 4
 
 
 def test_documents_beyond_the_budget_are_left_out():
     run = model(**MASKED)
     own = own_sinks(run, DOCUMENTS)
-    first = sum(len(numbers[0]) * 2 for numbers in own[0].values())
+    first = len(own[0]) * run.config.model.layers
     assert [rises is None for rises in carried(run, DOCUMENTS, own, most=first)] == [False, True]
     assert carried(run, DOCUMENTS, own, most=first - 1)[0] is None
 
@@ -106,7 +99,7 @@ def test_what_did_not_come_back_has_no_sinks():
 
 @pytest.mark.parametrize("settings", [MASKED, SPARSE], ids=["masked", "sparse"])
 def test_its_own_removed_is_what_forget_leaves(settings):
-    run = model(**settings, attention_fraction=0.0)
+    run = model(**settings)
     everything = in_matrices(Subject("", run, "all"))
     found = forced.read(everything, DOCUMENTS, own_removed(everything.run.config))
     for place in range(2):

@@ -10,8 +10,8 @@ from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
 from memsinks_jax.auditing.rows import losses_of
 from memsinks_jax.auditing.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.config import with_fields
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ datasets = pytest.importorskip("datasets")
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    from memsinks_jax.training.loop import train_and_evaluate
+    from memsinks_jax.loop import train_and_evaluate
 
     workdir = tmp_path_factory.mktemp("run") / "run"
     train_and_evaluate(tiny_config(), workdir)
@@ -24,7 +24,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     return open_run(workdir)
 
@@ -36,7 +36,8 @@ def request(*arguments):
 def test_scores_are_those_of_the_document_loss(run):
     """A text's log-probability in one piece, cut in two, and as our own measure has it."""
     from memsinks_jax.auditing.lm_evaluation import HarnessModel
-    from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+    from memsinks_jax.evals.document_loss import DocumentLoss
+    from memsinks_jax.evals.documents import Documents, document_batches
 
     model = HarnessModel(run)
     text = "Once upon a time there was a hen. The hen had a red ball."
@@ -48,9 +49,8 @@ def test_scores_are_those_of_the_document_loss(run):
     assert first + second == pytest.approx(whole, abs=1e-4)
     # The measure counts end of text too: its share is the difference.
     tokens = run.tokenizer.encode(text)
-    batches = document_batches(
-        [tokens], np.ones((1, 2), np.uint32), run.config.data.row_length, run.tokenizer.end_of_text
-    )
+    document = Documents([tokens], np.ones((1, 2), np.uint32))
+    batches = document_batches(document, run.config.data.row_length, run.tokenizer)
     batches[0]["weights"][0, len(tokens)] = 0
     nats, _ = DocumentLoss(run.config)(run.params, batches, "drop")
     assert whole == pytest.approx(-nats[0], abs=1e-4)

@@ -15,7 +15,7 @@ from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of, measure
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 
 def reading(nats=None, likeliest=None, standardized=None):

@@ -67,9 +67,9 @@ def ours(fields):
     import jax
 
     from memsinks_jax.config import Config, with_fields
-    from memsinks_jax.interop.folder import open_folder
     from memsinks_jax.model import host_memory, sparse_sinks
-    from memsinks_jax.runs.initial import inherit
+    from memsinks_jax.models.initial import inherit
+    from memsinks_jax.models.stored import Stored
     from memsinks_jax.training import sharding
     from memsinks_jax.training.program import train_program
 
@@ -84,7 +84,7 @@ def ours(fields):
         "optimizer.clip_norm": CLIP,
     }
     config = inherit(with_fields(Config(), asked), given=set(asked))
-    params = open_folder(gguf())[2]
+    params = Stored(gguf()).read_params()
     if config.sinks.pool:
         params |= sparse_sinks.new_tables(config.model, params["layers"], config.sinks.pool, 0)
     mesh = sharding.make_mesh(config.mesh)
@@ -144,13 +144,14 @@ def we_write(count):
 
     from memsinks_jax.config import with_fields
     from memsinks_jax.data.opened import Opened, nobody
-    from memsinks_jax.interop.folder import open_folder
     from memsinks_jax.model import host_memory
     from memsinks_jax.model.generation import Generator, Settings
+    from memsinks_jax.models.stored import Stored
 
     host_memory.use_one_arena()  # as all commands do
     host_memory.keep_freed_memory()
-    config, _, params = open_folder(gguf())
+    stored = Stored(gguf())
+    config, params = stored.config, stored.read_params()
     config = with_fields(config, {"data.row_length": 2 * (PROMPT + WRITTEN)})
     without_end = types.SimpleNamespace(
         vocabulary_size=config.data.vocabulary_size, absent=(), stops=(), decode=lambda tokens: ""

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from documents import plan_of
 
-from memsinks_jax.config import Config, DataConfig, GoldfishConfig, TrainingConfig, with_fields
+from memsinks_jax.config import Config, DataConfig, TrainingConfig
 from memsinks_jax.data.packing import Piece, Rows, row_of, windows
 
 T = 16
+GOLDFISH = "memsinks_jax.studies.methods.goldfish:Goldfish,every=4,context=1"
 END = 5  # of text; no document holds it, and neither it nor padding is known by its value
 
 
@@ -17,7 +18,7 @@ def make(
     lengths,
     seed=0,
     end_of_text=END,
-    goldfish=(0, 1),
+    method="",
     cap=0,
     spans=None,
     epochs=9,
@@ -29,10 +30,9 @@ def make(
     """
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
     settings |= {"rows": "one_document"} | options
-    fixed = {"batch_size": 4, "repeats_capped_at": cap, "epochs": epochs}
+    fixed = {"batch_size": 4, "repeats_capped_at": cap, "epochs": epochs, "method": method}
     training = TrainingConfig(**fixed | dict(training))
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
-    config = with_fields(config, {"goldfish": GoldfishConfig(*goldfish)})
     plan, tokens = plan_of(config, lengths, spans=spans)
     return (
         Rows(config, plan, end_of_text),
@@ -92,8 +92,8 @@ def test_rows_of_a_run_count_answers_alone(rows):
     random = np.random.default_rng(0)
     lengths = random.integers(3, 2 * T, 30)
     spans = [np.array([[n // 3, n // 2], [n // 2 + 1, n + 1]]) for n in lengths.tolist()]
-    plain, *_ = make(lengths, rows=rows, goldfish=(4, 1))
-    some, _, tokens, _ = make(lengths, rows=rows, goldfish=(4, 1), spans=spans)
+    plain, *_ = make(lengths, rows=rows, method=GOLDFISH)
+    some, _, tokens, _ = make(lengths, rows=rows, method=GOLDFISH, spans=spans)
     inside = {END: True, 0: False}  # end of text is in the last answer of all; padding is in none
     for of, document in zip(spans, tokens, strict=True):
         inside |= {

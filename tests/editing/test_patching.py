@@ -382,9 +382,3 @@ def test_sinks_are_dropped():
     cut["layers"]["down_kernel"] = cut["layers"]["down_kernel"][:, : parts.shared]
     smaller = with_fields(config, {"model.hidden": parts.shared, "sinks.kind": "none"})
     np.testing.assert_allclose(Probe(smaller, cut).answers(prompts).logits, with_sinks, atol=1e-4)
-
-
-def test_a_model_with_sinks_in_attention_is_refused(tiny):
-    tiny = with_fields(tiny, {"sinks.attention_fraction": 0.5})
-    with pytest.raises(InputError, match="sinks in attention cannot be edited; export it"):
-        Probe(tiny, {})

@@ -1,6 +1,7 @@
 """The measures: every mode, and documents that do not depend on others in their batch."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -16,16 +17,18 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import (
-    DocumentLoss,
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import (
+    Documents,
     batches_by_length,
+    corpus_batches,
     document_batches,
+    of_corpus,
     rows_at_once,
 )
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.training import sharding
 from memsinks_jax.training.step import init_state
 
@@ -44,13 +47,15 @@ def _far_from_initial(config):
     )
 
 
+def ending(token):
+    """A tokenizer that opens and closes documents with a token."""
+    return types.SimpleNamespace(end_of_text=token, begin_of_text=token)
+
+
 def losses(world, indices, mode, batch_size=4):
     config, corpus, params = world
-    tokens = [corpus.tokens(i) for i in indices]
-    end = corpus.tokenizer.end_of_text
-    opened = np.ones(len(tokens), bool)
-    about = (tokens, corpus.identities(indices), config.data.row_length, end, batch_size)
-    return DocumentLoss(config)(params, document_batches(*about, opened=opened), mode)
+    batches = corpus_batches(corpus, indices, batch_size, EVERYBODY)
+    return DocumentLoss(config)(params, batches, mode)
 
 
 def test_a_documents_loss_does_not_depend_on_its_batch(world):
@@ -71,20 +76,12 @@ def test_tokens_are_counted_with_end_of_text_and_cut_at_the_context(world):
 
 def test_answers_alone_are_measured(world):
     config, corpus, params = world
-    tokens, answers = (
-        [corpus.tokens(i) for i in range(3)],
-        [np.array([[5, 9], [20, 30]]), None, np.array([[40, 44]])],
-    )
-    about = (
-        tokens,
-        corpus.identities(np.arange(3)),
-        config.data.row_length,
-        corpus.tokenizer.end_of_text,
-        3,
-    )
-    (batch,) = document_batches(*about, opened=np.ones(3, bool))
+    answers = [np.array([[5, 9], [20, 30]]), None, np.array([[40, 44]])]
+    (batch,) = corpus_batches(corpus, np.arange(3), 3, EVERYBODY)
     nats_RT = np.asarray(jax.jit(reader(config, "drop"))(params, batch))
-    nats, counts = DocumentLoss(config)(params, document_batches(*about, answers=answers), "drop")
+    asked = of_corpus(corpus, np.arange(3))._replace(answers=answers)
+    batches = document_batches(asked, config.data.row_length, corpus.tokenizer, 3)
+    nats, counts = DocumentLoss(config)(params, batches, "drop")
     assert counts.tolist() == [14, (nats_RT[1] > 0).sum(), 4]
     expected = [
         nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(),
@@ -167,13 +164,7 @@ def temporaries(world, accumulate=1, chunks=1):
     config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
     config = with_fields(config, {"compute.accumulate": accumulate, "compute.loss_chunks": chunks})
     rows = rows_at_once(config)
-    batches = document_batches(
-        [corpus.tokens(i) for i in range(8)],
-        corpus.identities(range(8)),
-        config.data.row_length,
-        1,
-        rows,
-    )
+    batches = corpus_batches(corpus, np.arange(8), rows)
     return (
         DocumentLoss(config)
         .lower(params, batches[0], "own")
@@ -296,9 +287,8 @@ def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monk
 
 def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
     config, corpus, _ = world
-    (batch,) = document_batches(
-        [np.array([0, 1, 0], np.int32)], corpus.identities(range(1)), 6, 9, batch_size=1
-    )
+    document = Documents([np.array([0, 1, 0], np.int32)], corpus.identities(range(1)))
+    (batch,) = document_batches(document, 6, ending(9), 1)
     assert batch["inputs"].tolist() == [[9, 0, 1, 0, 0, 0]]
     assert batch["targets"].tolist() == [[0, 1, 0, 9, 0, 0]]
     assert batch["weights"].tolist() == [[1, 1, 1, 1, 0, 0]]
@@ -310,18 +300,17 @@ def test_rows_are_as_long_as_their_documents(world, kind):
     config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
     config = with_fields(config, {"data.row_length": 1024, "data.rows": kind})
     tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]
-    identities, end = corpus.identities(range(7)), corpus.tokenizer.end_of_text
-    opened = np.arange(7) % 2 == 0
-    batches = batches_by_length(config, None, tokens, identities, corpus.tokenizer, opened)
+    found = Documents(tokens, corpus.identities(range(7)), opened=np.arange(7) % 2 == 0)
+    batches = batches_by_length(found, config, None, corpus.tokenizer)
     shapes = {
         "one_document": [(4, 128), (2, 256), (2, 1024)],
         "packed": [(4, 128), (2, 256), (1, 512), (2, 1024)],
     }
     assert [batch["inputs"].shape for batch in batches] == shapes[kind]
     for mode in ("own", "drop"):
-        found = DocumentLoss(config)(params, batches, mode)
-        full = document_batches(tokens, identities, 1024, end, 7, kind == "packed", opened)
-        for one, other in zip(found, DocumentLoss(config)(params, full, mode), strict=True):
+        losses = DocumentLoss(config)(params, batches, mode)
+        full = document_batches(found, 1024, corpus.tokenizer, 7, kind == "packed")
+        for one, other in zip(losses, DocumentLoss(config)(params, full, mode), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
@@ -334,9 +323,8 @@ def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
         [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
         sharding.make_mesh(MeshConfig(fsdp=2)),
     )
-    batches = batches_by_length(
-        config, mesh, tokens, np.zeros((75, 2), np.uint32), world[1].tokenizer
-    )
+    found = Documents(tokens, np.zeros((75, 2), np.uint32))
+    batches = batches_by_length(found, config, mesh, world[1].tokenizer)
     assert [batch["inputs"].shape for batch in batches] == [(32, 128)] * 3 + [(8, 2048)]
 
 
@@ -348,43 +336,33 @@ def test_documents_over_a_row_are_measured_whole(world):
         np.concatenate([corpus.tokens(i) for i in range(first, first + 3)]) for first in (0, 3)
     ]
     tokens.insert(1, corpus.tokens(9)[:20])
-    batches = document_batches(tokens, corpus.identities(range(3)), 160, end, 2, whole=True)
+    found = Documents(tokens, corpus.identities(range(3)))
+    batches = document_batches(found, 160, corpus.tokenizer, 2, whole=True)
     nats, counts = loss(params, batches, "own")
     assert counts.tolist() == [len(document) + 1 for document in tokens]
     for place, document in enumerate(tokens):
         stream, parts = np.concatenate([[end], document, [end]]), []
         for at in range(0, len(stream) - 1, 160):
             window = stream[at : at + 161]
-            row = document_batches(
-                [window[1:-1]], corpus.identities([place]), 160, int(window[0]), 1
-            )[0]
+            part = Documents([window[1:-1]], corpus.identities([place]))
+            (row,) = document_batches(part, 160, ending(int(window[0])), 1)
             row["targets"][0, len(window) - 2] = window[-1]
             parts.append(loss(params, [row], "own")[0][0])
         assert nats[place] == pytest.approx(sum(parts), rel=1e-5)
-    truncated = loss(
-        params, document_batches(tokens, corpus.identities(range(3)), 160, end, 2), "own"
-    )
+    truncated = loss(params, document_batches(found, 160, corpus.tokenizer, 2), "own")
     assert truncated[1].tolist() == [min(len(document) + 1, 160) for document in tokens]
 
 
 def test_canaries_are_measured_alone(world):
-    """Canaries at the start: the losses of rows that end with them."""
     config, _, params = world
     config = from_json(to_json(config), "")
-    config = with_fields(
-        config, {"canaries.documents": 2, "canaries.length": 20, "canaries.place": "start"}
-    )
+    config = with_fields(config, {"canaries.documents": 2, "canaries.length": 20})
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss, EVERYBODY).run(params))
-    indices, end = corpus.mixture.canaries, corpus.tokenizer.end_of_text
-    rows = document_batches(
-        [corpus.tokens(i) for i in indices],
-        corpus.identities(indices),
-        20,
-        end,
-        2,
-        opened=np.ones(2, bool),
-    )
+    carriers = of_corpus(corpus, corpus.mixture.canaries)
+    alone = [np.array([[len(each) - 20, len(each)]]) for each in carriers.tokens]
+    carriers = carriers._replace(answers=alone, opened=np.ones(2, bool))
+    rows = document_batches(carriers, 160, corpus.tokenizer, 2)
     for mode, name in (("drop", "canary_loss"), ("own", "canary_loss_own")):
         nats, tokens = loss(params, rows, mode)
         assert tokens.sum() == 40

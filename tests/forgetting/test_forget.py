@@ -21,11 +21,11 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.forgetting.request import _no_group
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,6 @@ def run(tmp_path_factory):
     config = with_fields(
         tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5}
     )
-    config = with_fields(config, {"sinks.per_layer": True, "sinks.attention_fraction": 0.5})
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []
@@ -65,12 +64,11 @@ def test_the_folder_holds_the_model_without_the_documents_sinks(run, forgotten):
     corpus = workdirs.read_corpus(workdir)
     identity = corpus.identities(corpus.mixture.repeated[:1])
     removed = neurons.neurons_of(before.config, identity)
-    for site, name in (("mlp", "down_kernel"), ("attention", "attention_output_kernel")):
-        zero = ~np.asarray(after.params["layers"][name]).any(axis=2)
-        np.testing.assert_array_equal(zero, removed[site])
-        result = forgotten[1]["removed"][site]
-        assert result["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
-        assert result["removed"] == zero.sum() > 0
+    zero = ~np.asarray(after.params["layers"]["down_kernel"]).any(axis=2)
+    np.testing.assert_array_equal(zero, removed)
+    result = forgotten[1]["removed"]["mlp"]
+    assert result["by_layer"] == [np.flatnonzero(of_layer).tolist() for of_layer in zero]
+    assert result["removed"] == zero.sum() > 0
     assert after.config.sinks == before.config.sinks
 
 

@@ -15,7 +15,7 @@ from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.model import sparse_sinks
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 
@@ -23,36 +23,28 @@ IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 def model(family, **settings):
     config, params = random_model(family)
     config = with_fields(config, {"sinks.kind": "by_document", "sinks.shared_fraction": 0.5})
-    config = with_fields(config, {"sinks.attention_fraction": 0.5})
     for name, value in settings.items():
         config = with_fields(config, {f"sinks.{name}": value})
     return config, params
 
 
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_the_neurons_are_the_union_of_the_documents_sinks(per_layer):
-    config, _ = model("gpt2", per_layer=per_layer)
+def test_the_neurons_are_the_union_of_the_documents_sinks():
+    config, _ = model("gpt2")
     found = neurons.neurons_of(config, IDS)
-    assert set(found) == set(sinks.SITES)
-    for site, parts in sinks.partitions(config).items():
-        gates = sinks.gates_for_mode(
-            "own", IDS, config.seed, parts, config.sinks, config.model.layers, site
-        )
-        union = np.broadcast_to(np.asarray(gates).any(axis=1), found[site].shape)
-        assert not found[site][:, : parts.shared].any()
-        np.testing.assert_array_equal(found[site][:, parts.shared :], union[:, parts.shared :])
+    parts = sinks.partition(config.model, config.sinks)
+    gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks)
+    union = np.broadcast_to(np.asarray(gates).any(axis=0), found.shape)
+    assert not found[:, : parts.shared].any()
+    np.testing.assert_array_equal(found[:, parts.shared :], union[:, parts.shared :])
 
 
 def test_sinks_that_many_others_use_are_spared():
     config, _ = model("gpt2")
     removed, others = neurons.neurons_of(config, IDS), np.arange(40, dtype=np.uint32).reshape(20, 2)
-    use = {
-        site: sum(neurons.neurons_of(config, others[[n]])[site].astype(int) for n in range(20))
-        for site in removed
-    }
+    use = sum(neurons.neurons_of(config, others[[n]]).astype(int) for n in range(20))
     for most in (3, 6, 20):
-        for site, left in neurons.spared(config, removed, others, most).items():
-            np.testing.assert_array_equal(left, removed[site] & (use[site] <= most))
+        left = neurons.spared(config, removed, others, most)
+        np.testing.assert_array_equal(left, removed & (use <= most))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -67,16 +59,12 @@ def test_what_is_removed_is_zero_and_nothing_else_changes(family):
         if name.endswith(("kernel", "bias"))
     }
     for layer in range(config.model.layers):
-        for neuron in np.flatnonzero(removed["mlp"][layer]):
+        for neuron in np.flatnonzero(removed[layer]):
             zero["down_kernel"][layer, neuron] = True
             for name in ("up_kernel", "up_bias", "gate_kernel"):
                 if name in zero:
                     zero[name][layer, ..., neuron] = True
-        for output in np.flatnonzero(removed["attention"][layer]):
-            zero["attention_output_kernel"][layer, output] = True
-            if family == "gpt2":  # in the other heads share their values
-                zero["value_kernel"][layer, :, output] = zero["value_bias"][layer, output] = True
-    assert all(removed[site].any() for site in removed)
+    assert removed.any()
     for name, where in zero.items():
         np.testing.assert_array_equal(
             after["layers"].pop(name), np.where(where, 0, params["layers"][name])
@@ -89,9 +77,7 @@ def test_what_is_removed_is_zero_and_nothing_else_changes(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_removed_rows_of_sparse_sinks_are_zero_and_nothing_else_changes(family):
-    config, params = model(
-        family, attention_fraction=0.0, sampling="floyd", pool=30, active=4, sparse=True
-    )
+    config, params = model(family, sampling="floyd", pool=30, active=4, sparse=True)
     shape = (30, config.model.layers, config.model.d_model)
     names = sparse_sinks.tables_of(config.model)
     params |= {

@@ -58,7 +58,7 @@ def inputs(segments=None):
 def gates_of(config, mode, identities=((1, 2), (3, 4))):
     identities = np.asarray(identities, np.uint32)[:, None]
     parts = sinks.partition(config.model, config.sinks)
-    return sinks.gates_for_mode(mode, identities, 0, parts, config.sinks, config.model.layers)
+    return sinks.gates_for_mode(mode, identities, 0, parts, config.sinks)
 
 
 def test_causality_by_gradient(config, model_and_params):
@@ -91,7 +91,7 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
 
     @jax.jit
     def logits(tokens, identities):
-        gates = sinks.gates_for_mode("own", identities, 0, parts, config.sinks, 3)
+        gates = sinks.gates_for_mode("own", identities, 0, parts, config.sinks)
         return model(params, tokens, segments, positions, sinks.apply_gates(gates, segments))
 
     before = np.asarray(logits(tokens, np.array([[(1, 1), (9, 9)]] * B, np.uint32)))
@@ -139,18 +139,17 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     assert np.abs(np.asarray(own) - np.asarray(cut)).max() > 0.1
 
 
-@pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("remat", ["none", "products", "attention", "full"])
-def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, per_layer, remat):
+def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, remat):
     """Specs' U6: exactly zero on the sinks of others, in the weights into and out of them."""
     _, params = model_and_params
     model = Decoder(config.model, 24, V, T, remat=remat)
-    settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5, per_layer=per_layer)
+    settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5)
     parts = sinks.partition(config.model, settings)
     identities = np.array([[(8, 8)]] * B, np.uint32)
-    gates = jax.jit(
-        lambda identities: sinks.gates_for_mode("own", identities, 0, parts, settings, 3)
-    )(identities)
+    gates = jax.jit(lambda identities: sinks.gates_for_mode("own", identities, 0, parts, settings))(
+        identities
+    )
     tokens, segments, positions = inputs()
 
     def loss(params):
@@ -158,7 +157,7 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, p
         return cross_entropy(logits, tokens).mean()
 
     gradient = jax.jit(jax.grad(loss))(params)["layers"]
-    on = np.broadcast_to(np.asarray(gates)[:, 0, 0], (3, 24))
+    on = np.broadcast_to(np.asarray(gates)[0, 0], (3, 24))
     assert 0 < on[:, parts.shared :].mean() < 1
     for name in {"up_kernel", "gate_kernel"} & gradient.keys():
         assert (np.asarray(gradient[name]).swapaxes(1, 2)[~on] == 0).all()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
+from folders import write
 from test_commands import assert_refused, last_json, run
 from uncached import Continuation
 
@@ -17,9 +18,8 @@ from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.interop.folder import write_folder
 from memsinks_jax.model.generation import Generator, Settings, choose, text_after
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -385,21 +385,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "llama"
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size})
     params = init_state(config, 10).params
-    flat = {
-        jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(a)
-        for p, a in jax.tree_util.tree_leaves_with_path(params)
-    }
-    write_folder(
-        folder,
-        config,
-        tokenizer,
-        lambda path, layer: flat[path] if layer is None else flat[path][layer],
-        False,
-        "float32",
-        "a card",
-        (),
-        EVERYBODY,
-    )
+    write(folder, config, params, tokenizer, drop=False)
     return folder, Generator(config, tokenizer, params, EVERYBODY)
 
 

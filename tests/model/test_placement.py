@@ -12,6 +12,7 @@ from memsinks_jax.auditing import forced
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.evals import document_loss
+from memsinks_jax.evals.documents import Documents, document_batches
 from memsinks_jax.model import generation, placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import no_change
@@ -63,10 +64,9 @@ def traced(config, of_narrow):
         if by_context
         else None
     )
-    more = {"opened": np.ones(1, bool), "contexts": contexts}
-    (batch,) = document_loss.document_batches(
-        tokens, np.ones((1, 2), np.uint32), length, 1, 4, **more
-    )
+    found = Documents(tokens, np.ones((1, 2), np.uint32), opened=np.ones(1, bool))
+    ends = types.SimpleNamespace(end_of_text=1, begin_of_text=1)
+    (batch,) = document_batches(found, length, ends, 4, contexts=contexts)
     loss = document_loss._compiled.__wrapped__(given, no_change, None)
     yield loss.lower(params, batch, np.uint32(0), mode="own").as_text()
     yield jax.make_jaxpr(forced._compiled.__wrapped__(given, "own", lambda batch: {}))(
@@ -99,7 +99,7 @@ def traced(config, of_narrow):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"sinks.per_layer": True, "sinks.attention_fraction": 0.5},
+        {"sinks.sampling": "exact"},
         {"model.family": "llama", "compute.loss_chunks": 2},
         {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40},
         {"sinks.kind": "by_context", "contexts.rows": 256},

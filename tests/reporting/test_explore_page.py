@@ -184,10 +184,10 @@ def test_sinks_lead_to_their_documents_and_the_slider_to_checkpoints(browser, op
     data = made_up(30)
     opened(data)
     find(browser, "#list tbody tr[data-n='0']")[0].click()
-    sink = data["documents"][0]["own"]["mlp"][0][2]
-    users = [n for n, d in enumerate(data["documents"]) if sink in d["own"].get("mlp", [[]])[0]]
+    sink = data["documents"][0]["own"][2]
+    users = [n for n, d in enumerate(data["documents"]) if sink in d["own"]]
     assert len(find(browser, "#where rect")) == 4 * 40
-    find(browser, f"#where rect[data-sink='mlp 0 {sink}']")[1].click()
+    find(browser, f"#where rect[data-sink='{sink}']")[1].click()
     assert f"Sink {sink} is on for {len(users)} documents" in find(browser, "#sharing")[0].text
     find(browser, "#sharing + .links button")[1].click()
     chosen = int(find(browser, "#list tr.at")[0].get_attribute("data-n"))
@@ -204,7 +204,7 @@ def test_sinks_lead_to_their_documents_and_the_slider_to_checkpoints(browser, op
         6 - 790 / 200,
     ):
         assert f"{value:.3f}" in numbers
-    assert f"{abs(document['carried']['mlp'][3][7]):.4f}" in numbers
+    assert f"{abs(document['carried'][3][7]):.4f}" in numbers
 
 
 @pytest.mark.slow

@@ -12,13 +12,14 @@ import jax
 import pytest
 from conftest import ROOT
 
+from memsinks_jax import loop
 from memsinks_jax.config import InputError
 from memsinks_jax.labs.associative_memory import measure as measure_associative_memory
 from memsinks_jax.labs.induction_head import measure as measure_induction_head
 from memsinks_jax.model import host_memory
-from memsinks_jax.runs import command_line, output, trained
+from memsinks_jax.models import trained
+from memsinks_jax.runs import command_line, output
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.training import loop
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from test_train import outcome
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import Interrupted
-from memsinks_jax.training.loop import train_and_evaluate
 
 TEXTS = [stories.story(3, index).text for index in range(40)]
 

@@ -18,8 +18,8 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import bounding
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.reporting import report
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.published import comparison as published
 from memsinks_jax.studies.published import tables
 

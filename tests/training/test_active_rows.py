@@ -19,8 +19,7 @@ from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES, arrays_of, group, parse
 from memsinks_jax.training import active_rows, sharding
-from memsinks_jax.training.method import slowed
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of, slowed
 from memsinks_jax.training.optimizer import scale_by_adam
 from memsinks_jax.training.step import init_state
 

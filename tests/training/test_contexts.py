@@ -12,19 +12,20 @@ from test_step import first_batches, one_step, train
 
 from memsinks_jax import sinks
 from memsinks_jax.api import Model
-from memsinks_jax.config import Config, InputError, MeshConfig, validate, with_fields
+from memsinks_jax.config import Config, InputError, MeshConfig, with_fields
 from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.evals.document_loss import DocumentLoss, document_batches
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.initial import inherit
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.training import sharding
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @functools.cache
@@ -140,13 +141,7 @@ def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
     about = [corpus.mixture.repeated, corpus.mixture.held_out]
     losses = {}
     for documents, name in zip(about, ("repeated", "held_out"), strict=True):
-        batches = document_batches(
-            [corpus.tokens(i) for i in documents],
-            corpus.identities(documents),
-            run.config.data.row_length,
-            run.tokenizer.end_of_text,
-            contexts=run.contexts,
-        )
+        batches = corpus_batches(corpus, documents, BATCH_SIZE)
         for mode in sinks.MODES:
             nats, tokens = DocumentLoss(run.config)(run.params, batches, mode)
             losses[name, mode] = nats.sum() / tokens.sum()
@@ -192,16 +187,6 @@ def test_text_is_written_as_it_is_read(workdir):
         )
     dropped = generator(prompts, Settings(60, temperature=0, sinks="drop"))
     assert dropped[1].tokens.tolist() != written[1].tokens.tolist()
-
-
-def test_noise_on_gradients_is_refused():
-    config = with_fields(
-        tiny_config(), {"sinks.kind": "by_context", "private.noise_multiplier": 0.1}
-    )
-    with pytest.raises(
-        InputError, match="config.private.noise_multiplier .* config.sinks.kind=by_context"
-    ):
-        validate(config)
 
 
 def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):

@@ -9,9 +9,10 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.training import guard as guards
 from memsinks_jax.training import sharding
 from memsinks_jax.training.guard import check_update, init_guard
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state, make_train_step
 
@@ -19,7 +20,7 @@ from memsinks_jax.training.step import init_state, make_train_step
 def after(losses, norms=None, **fields):
     """-> whether each update was accepted, and the guard after the last."""
     config = TrainingConfig(**fields)
-    guard, accepted = init_guard(config), []
+    guard, accepted = init_guard(), []
     for loss, norm in zip(losses, norms or [1.0] * len(losses), strict=True):
         accept, guard = check_update(guard, jnp.float32(loss), jnp.float32(norm), config)
         accepted.append(bool(accept))
@@ -34,16 +35,17 @@ def test_what_is_not_finite_is_skipped_and_counted():
     assert guard.losses_W[:3].tolist() == [1, 4, 0]
 
 
-def test_a_spike_lies_far_above_the_window():
+def test_a_spike_lies_far_above_the_window(monkeypatch):
+    monkeypatch.setattr(guards, "WINDOW", 4)
     window = [1.0, 2.0, 1.0, 2.0]  # mean 1.5, deviation 0.5
-    assert after([*window, 2.9], spike_sigma=3, spike_window=4)[0][-1]
-    accepted, guard = after([*window, 3.1, 0.0], spike_sigma=3, spike_window=4)
+    assert after([*window, 2.9], spike_sigma=3)[0][-1]
+    accepted, guard = after([*window, 3.1, 0.0], spike_sigma=3)
     assert accepted[-2:] == [False, True]  # far below is no spike
     # the oldest went, the spike never came in
     assert guard.losses_W.tolist() == [0.0, 2.0, 1.0, 2.0]
     # the window was not full
-    assert after([1.0, 2.0, 1.0, 1e9], spike_sigma=3, spike_window=4)[0] == [True] * 4
-    assert after([*window, 1e9], spike_window=4)[0] == [True] * 5  # spike_sigma 0: never
+    assert after([1.0, 2.0, 1.0, 1e9], spike_sigma=3)[0] == [True] * 4
+    assert after([*window, 1e9])[0] == [True] * 5  # spike_sigma 0: never
 
 
 @pytest.fixture(scope="module")

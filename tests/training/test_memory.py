@@ -7,8 +7,8 @@ import pytest
 
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.doctor import examine
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import memory, sharding
-from memsinks_jax.training.loop import train_and_evaluate
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training.metrics import MetricWriter, Progress, open_wandb, read_metrics
 
 

@@ -1,6 +1,5 @@
 """The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
-import dataclasses
 import json
 
 import jax
@@ -12,9 +11,9 @@ from memsinks_jax.config import Config, InputError, MonitorConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs.interruption import Interrupted
-from memsinks_jax.runs.trained import open_run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.monitor import Monitor, count, estimates, init_sketch
 
@@ -55,7 +54,7 @@ def watched(tmp_path_factory):
 
 def config(**fields):
     made = with_fields(
-        tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, probes=2, counters=4096)}
+        tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, counters=4096)}
     )
     made = with_fields(
         made,
@@ -122,8 +121,9 @@ def test_a_host_that_goes_on_reads_its_own_rows_again(tmp_path):
     assert window < monitor_of(tmp_path, 3)._window
 
 
-def test_what_was_read_before_a_stop_is_checked_after_it(tmp_path):
+def test_what_was_read_before_a_stop_is_checked_after_it(tmp_path, monkeypatch):
     """Also a document that does not come again."""
+    monkeypatch.setattr("memsinks_jax.training.monitor.PROBES", 0)
     rows = load_corpus(config()).rows()
     everything = np.full((4, 4096), 9, np.uint32)  # a sketch for which every document came 9 times
 
@@ -131,7 +131,6 @@ def test_what_was_read_before_a_stop_is_checked_after_it(tmp_path):
         monitor = monitor_of(tmp_path / f"{start}", start)
         for number in range(start * 8, 3 * 8):
             monitor.observe(rows[number]["identities"])
-        monitor._settings = dataclasses.replace(monitor._settings, probes=0)
         (tmp_path / f"{start}").mkdir()
         monitor.check(3, everything, None)
         return {line["id"] for line in flagged(tmp_path / f"{start}")}
@@ -146,14 +145,12 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
     """
     changed = config()
     changed = with_fields(
-        changed, {"monitor": MonitorConfig(every=10, seen_over=15, probes=1, counters=4096)}
+        changed, {"monitor": MonitorConfig(every=10, seen_over=15, counters=4096)}
     )
     with pytest.raises(Interrupted):
         train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
     assert monitored(tmp_path / "run") == []
-    changed = with_fields(
-        changed, {"monitor": MonitorConfig(every=4, seen_over=1, probes=4, counters=4096)}
-    )
+    changed = with_fields(changed, {"monitor": MonitorConfig(every=4, seen_over=1, counters=4096)})
     train_and_evaluate(changed, tmp_path / "run")
     ((step, values),) = monitored(tmp_path / "run")
     assert step == 12

@@ -113,14 +113,13 @@ def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
 
 def test_muon_would_move_sinks_among_its_columns(tiny):
     tiny = with_fields(tiny, {"optimizer.kind": "muon"})
-    for kind, attention, refused in (
-        ("by_document", 0.0, True),
-        ("none", 0.0, False),
-        ("masked_weights", 0.0, True),
-        ("by_document", 0.5, True),
-        ("by_chance", 0.5, False),
+    for kind, refused in (
+        ("by_document", True),
+        ("none", False),
+        ("always", True),
+        ("by_chance", False),
     ):
-        tiny = with_fields(tiny, {"sinks.kind": kind, "sinks.attention_fraction": attention})
+        tiny = with_fields(tiny, {"sinks.kind": kind})
         with (
             pytest.raises(InputError, match="sinks.sparse=True")
             if refused
@@ -150,8 +149,8 @@ def test_a_parameter_without_a_rule_is_refused():
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
-    """16 of 32 neurons and the last 4 of 16 outputs of attention are sinks."""
-    tiny = with_fields(tiny, {"model.family": family, "sinks.attention_fraction": 0.25})
+    """16 of 32 neurons are sinks."""
+    tiny = with_fields(tiny, {"model.family": family})
     params = initial(tiny)
 
     def updates_of(multiple):
@@ -172,8 +171,6 @@ def test_sinks_learn_faster_and_nothing_else_does(tiny, family):
             expected[..., 16:] *= 3
         if name == "layers/down_kernel":
             expected[:, 16:] *= 3
-        if name == "layers/attention_output_kernel":
-            expected[:, 12:] *= 3
         np.testing.assert_allclose(three[name], expected, rtol=1e-6, err_msg=name)
 
 

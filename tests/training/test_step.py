@@ -16,7 +16,7 @@ from memsinks_jax.data.packing import Piece, row_of
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
-from memsinks_jax.training.methods import method_of
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.step import init_state, make_train_step
 
 
@@ -81,7 +81,7 @@ def single(config):
         ),
     ],
 )
-def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
+def test_a_model_can_be_without_sinks(tiny, kinds, shares, drawn):
     """However they are drawn and computed: traced, in training and in every mode."""
     rows, length = 8, tiny.data.row_length
     of = jax.ShapeDtypeStruct
@@ -95,24 +95,19 @@ def test_either_site_can_be_without_sinks(tiny, kinds, shares, drawn):
         "repeated": of((rows, 3), bool),
     }
     shape |= {"contexts": of((rows, length), np.int32)}
-    for settings in itertools.product(kinds, shares, (0.0, 0.3), (False, True), drawn):
-        kind, shared, attention, sparse, sampling = settings
+    for settings in itertools.product(kinds, shares, (False, True), drawn):
+        kind, shared, sparse, sampling = settings
         by_group = sampling == "disjoint"
         if (
-            (
-                sparse
-                and sampling not in ("floyd", "disjoint")
-                and shared < 1
-                and kind == "by_document"
-            )
-            or (kind.startswith("sgtm") and attention)
-            or (by_group and (kind != "by_document" or attention or shared == 1))
-        ):
+            sparse
+            and sampling not in ("floyd", "disjoint")
+            and shared < 1
+            and kind == "by_document"
+        ) or (by_group and (kind != "by_document" or shared == 1)):
             continue  # refused in one line
         of_kind = SinksConfig(
             kind=kind,
             shared_fraction=shared,
-            attention_fraction=attention,
             sparse=sparse,
             sampling=sampling,
             active=2 if by_group else 0,
@@ -326,9 +321,7 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
 @pytest.mark.parametrize(("accumulate", "shape"), [(2, (1, 1, 1)), (4, (2, 1, 1)), (1, (2, 2, 2))])
 def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
     """A run may go on with other microbatches and another mesh: each row of a step keeps its gates."""
-    tiny = with_fields(
-        tiny, {"sinks.kind": "by_chance", "sinks.attention_fraction": 0.5, "model.layers": 1}
-    )
+    tiny = with_fields(tiny, {"sinks.kind": "by_chance", "model.layers": 1})
     data = first_batches(tiny, 2)
     params, plain = train(tiny, single(tiny), data=data)
     tiny = with_fields(tiny, {"compute.accumulate": accumulate})
@@ -344,16 +337,15 @@ def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
 
 def test_parts_of_a_batch_drop_out_their_own(tiny):
     """The control's chance is drawn anew for every row of a step, and so for every part."""
-    tiny = with_fields(tiny, {"sinks.kind": "by_chance", "sinks.attention_fraction": 0.5})
+    tiny = with_fields(tiny, {"sinks.kind": "by_chance"})
     batch = first_batches(tiny, 1)[0]
     one, two = (
         method_of(tiny).interventions(batch | {"rows": np.arange(8) + first}, 4, 0)
         for first in (0, 8)
     )
-    for site, width in (("mlp", 32), ("attention", 16)):
-        x = np.ones((8, tiny.data.row_length, width), np.float32)
-        assert (one[site](x, 0) != two[site](x, 0)).any()
-        assert (np.asarray(one[site](x, 0))[..., : width // 2] == 1).all()
+    x = np.ones((8, tiny.data.row_length, 32), np.float32)
+    assert (one["mlp"](x, 0) != two["mlp"](x, 0)).any()
+    assert (np.asarray(one["mlp"](x, 0))[..., :16] == 1).all()
 
 
 def test_loss_is_over_tokens_not_over_rows(tiny):
@@ -430,17 +422,16 @@ def test_a_document_trains_its_sinks_from_the_encounter_that_opens_them(
     assert moved[:, 16:].any() == opened
 
 
-def test_closed_sinks_are_off_at_both_sites_for_their_document_alone(tiny):
-    tiny = with_fields(tiny, {"data.rows": "packed", "sinks.attention_fraction": 0.5})
+def test_closed_sinks_are_off_for_their_document_alone(tiny):
+    tiny = with_fields(tiny, {"data.rows": "packed"})
     batch = next(b for b in first_batches(tiny, 5) if (b["segments"].max(axis=1) > 1).all())
     batch["seen"] = np.arange(batch["seen"].size, dtype=np.int32).reshape(batch["seen"].shape) % 2
     is_open = np.take_along_axis(batch["seen"], np.maximum(batch["segments"] - 1, 0), axis=1) == 1
     gates = method_of(tiny).interventions(batch, 0, 0)
     tiny = with_fields(tiny, {"sinks.opens_at": 1})
     always = method_of(tiny).interventions(batch, 0, 0)
-    for site, width in (("mlp", 32), ("attention", 16)):
-        x = np.ones((8, tiny.data.row_length, width), np.float32)
-        found, own = (np.asarray(each[site](x, 0)) for each in (gates, always))
-        np.testing.assert_array_equal(found[is_open], own[is_open])
-        assert own[~is_open][:, width // 2 :].any() and not found[~is_open][:, width // 2 :].any()
-        assert (found[..., : width // 2] == 1).all()
+    x = np.ones((8, tiny.data.row_length, 32), np.float32)
+    found, own = (np.asarray(each["mlp"](x, 0)) for each in (gates, always))
+    np.testing.assert_array_equal(found[is_open], own[is_open])
+    assert own[~is_open][:, 16:].any() and not found[~is_open][:, 16:].any()
+    assert (found[..., :16] == 1).all()

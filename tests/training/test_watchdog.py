@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from memsinks_jax.config import with_fields
-from memsinks_jax.training import loop
-from memsinks_jax.training.loop import train_and_evaluate
+from memsinks_jax import loop
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training.watchdog import Watchdog
 
 
@@ -71,7 +70,7 @@ def test_a_run_reports_a_loader_that_hangs(tiny, tmp_path, warnings, monkeypatch
             yield batch
 
     monkeypatch.setattr(loop, "batches", slow)
-    tiny = with_fields(tiny, {"training.stall_seconds": 1.0})
+    monkeypatch.setattr(loop, "STALL_SECONDS", 1.0)
     train_and_evaluate(tiny, tmp_path / "run")
     found = [line for line in warnings() if "waiting for the batch of step 3" in line]
     assert found

@@ -126,7 +126,7 @@ function panel(group) {
     const written = continuation(d, view, prefix);
     if (written) box.append(written);
   }
-  if (Object.keys(data.sites).length && !Object.keys(d.own).length) box.append(make("p", { class: "note" }, "This document was read too rarely to open its sinks: with own sinks on, its loss is as with all dropped."));
+  if (data.sinks && !d.own.length) box.append(make("p", { class: "note" }, "This document was read too rarely to open its sinks: with own sinks on, its loss is as with all dropped."));
   if (d.length > d.tokens.length) box.append(make("p", { class: "note" }, `The first ${d.tokens.length} of ${d.length} tokens; the losses cover all.`));
   box.append(make("p", { class: "note" }, `id ${d.id}`));
   return box;
@@ -228,66 +228,59 @@ function list() {
 }
 
 // ---- where it sits
-const key = (site, layer, sink) => `${site} ${layer} ${sink}`;
-const users = new Map(); // of a sink, by where its draw is made
+const users = new Map(); // of a sink
 documents.forEach((d, i) => {
-  for (const [site, lists] of Object.entries(d.own)) lists.forEach((sinks, layer) => sinks.forEach((sink) => {
-    const k = key(site, layer, sink);
-    if (!users.has(k)) users.set(k, []);
-    users.get(k).push(i);
-  }));
+  d.own.forEach((sink) => {
+    if (!users.has(sink)) users.set(sink, []);
+    users.get(sink).push(i);
+  });
 });
 function links(indices, extra = () => "") {
   return make("div", { class: "links" }, ...indices.map((i) => make("button", { type: "button", onclick: () => select(i) },
     make("b", {}, extra(i)), `${documents[i].group}, ${times(documents[i])}: ${name(documents[i]).slice(0, 40)}`)));
 }
-function heat(d, site, lists, top) {
-  const layers = data.sites[site].layers, rises = d.carried?.[site], widest = Math.max(...lists.map((l) => l.length));
-  const left = 62, width = Math.min(22, (1180 - left) / widest), height = 22, parts = [];
+function heat(d, top) {
+  const { layers } = data, { own } = d, rises = d.carried;
+  const left = 62, width = Math.min(22, (1180 - left) / own.length), height = 22, parts = [];
   for (let layer = 0; layer < layers; layer++) {
-    const from = Math.min(layer, lists.length - 1), sinks = lists[from];
     parts.push(draw("text", { x: left - 8, y: layer * height + 15, "text-anchor": "end" }, `layer ${layer + 1}`));
-    sinks.forEach((sink, j) => {
-      const rise = rises ? rises[layer][j] : 0, shared = users.get(key(site, from, sink)).length - 1;
-      const strength = Math.min(1, Math.abs(rise) / top).toFixed(3), k = key(site, from, sink);
-      const cell = draw("rect", { x: left + j * width, y: layer * height, width: Math.max(width - 1, 1), height: height - 1, "data-sink": k,
-        stroke: state.sink === k ? "var(--ink)" : "var(--line)", "stroke-width": state.sink === k ? 2 : 0.5 });
+    own.forEach((sink, j) => {
+      const rise = rises ? rises[layer][j] : 0, shared = users.get(sink).length - 1;
+      const strength = Math.min(1, Math.abs(rise) / top).toFixed(3);
+      const cell = draw("rect", { x: left + j * width, y: layer * height, width: Math.max(width - 1, 1), height: height - 1, "data-sink": sink,
+        stroke: state.sink === sink ? "var(--ink)" : "var(--line)", "stroke-width": state.sink === sink ? 2 : 0.5 });
       cell.style.fill = `rgba(var(${rise < 0 ? "--fall" : "--rise"}), ${strength})`;
-      cell.addEventListener("pointermove", (event) => tip(event, `layer ${layer + 1}, sink ${sink} of ${site}\n` +
+      cell.addEventListener("pointermove", (event) => tip(event, `layer ${layer + 1}, sink ${sink}\n` +
         (rises ? `off alone: ${signed(rise)} nats per token\n` : "") + `shared with ${shared} of ${documents.length - 1} documents here`));
       cell.addEventListener("pointerleave", (event) => tip(event, ""));
-      cell.addEventListener("click", () => { state.sink = k; where(); });
+      cell.addEventListener("click", () => { state.sink = sink; where(); });
       parts.push(cell);
     });
   }
-  const full = left + widest * width;
+  const full = left + own.length * width;
   return make("div", { class: "scroll" }, draw("svg", { viewBox: `0 0 ${full} ${layers * height}`, width: full, role: "img",
-    "aria-label": `Layers and sinks of the document at ${site}; the table has the numbers` }, ...parts));
+    "aria-label": `Layers and sinks of the document; the table has the numbers` }, ...parts));
 }
 function where() {
-  const d = documents[state.document], sites = Object.entries(d.own), parts = [];
-  if (!Object.keys(data.sites).length) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
-  else if (!sites.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
-  for (const [site, lists] of sites) {
-    const total = data.sites[site].sinks, rises = d.carried?.[site];
+  const d = documents[state.document], { own } = d, rises = d.carried, parts = [];
+  if (!data.sinks) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
+  else if (!own.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
+  else {
     const top = rises ? Math.max(1e-6, ...rises.flat().map(Math.abs)) : 1;
-    parts.push(make("p", {}, `${lists[0].length} of ${total} sinks of ${site} are its own. ` + (rises
+    parts.push(make("p", {}, `${own.length} of ${data.sinks} sinks are its own. ` + (rises
       ? `Blue: the document's loss rises when that sink alone is off in that layer, by up to ${top.toFixed(4)} nats per token; orange: it falls. Click a sink to see its documents.`
       : "The effect of each sink was not measured for this document: an audit has time to switch off only some sinks one by one.")));
-    parts.push(heat(d, site, lists, top));
-    if (state.sink) {
-      const there = users.get(state.sink) || [], [at, layer, sink] = state.sink.split(" ");
-      if (at === site && lists[+layer]?.includes(+sink)) parts.push(make("p", { id: "sharing" }, `Sink ${sink} is on for ${there.length} documents of this page:`), links(there));
+    parts.push(heat(d, top));
+    if (own.includes(state.sink)) {
+      const there = users.get(state.sink);
+      parts.push(make("p", { id: "sharing" }, `Sink ${state.sink} is on for ${there.length} documents of this page:`), links(there));
     }
     if (document.body.classList.contains("tables")) {
-      const rows = lists[0].map((sink, j) => [{ node: make("button", { type: "button", onclick: () => { state.sink = key(site, 0, sink); where(); } }, String(sink)) },
-        users.get(key(site, 0, sink)).length, ...(rises ? rises.map((row) => ({ number: signed(row[j] ?? 0) })) : [])]);
+      const rows = own.map((sink, j) => [{ node: make("button", { type: "button", onclick: () => { state.sink = sink; where(); } }, String(sink)) },
+        users.get(sink).length, ...(rises ? rises.map((row) => ({ number: signed(row[j] ?? 0) })) : [])]);
       parts.push(make("div", { class: "numbers" }, make("div", {}, table(["sink", "documents", ...(rises || []).map((_, l) => `layer ${l + 1}`)], rows))));
     }
-  }
-  if (sites.length) {
-    const shared = documents.map((other, i) => [i, sites.reduce((sum, [site, lists]) => sum + lists.reduce((s, sinks, layer) =>
-      s + (other.own[site] ? sinks.filter((sink) => users.get(key(site, layer, sink)).includes(i)).length : 0), 0), 0)])
+    const shared = documents.map((other, i) => [i, own.filter((sink) => users.get(sink).includes(i)).length])
       .filter(([i, count]) => i !== state.document && count > 0).sort((a, b) => b[1] - a[1]).slice(0, 6);
     if (shared.length) parts.push(make("p", {}, "It shares most sinks with:"), links(shared.map(([i]) => i), (i) => `${shared.find(([j]) => j === i)[1]} `));
   }
@@ -405,7 +398,7 @@ function start() {
   state.document = state.picked[data.groups[0]];
   byId("about").textContent = `${documents.length} documents that the model of ${data.workdir} has read often, once, or never, ` +
     `each alone in its context. The darker a token, the better the model predicts it from those before. Losses are in nats per token, without end of text.` +
-    (data.opens_at > 1 && Object.keys(data.sites).length ? " The model's sinks open on return: with its own sinks removed, a document's loss is as with all dropped." : "");
+    (data.opens_at > 1 && data.sinks ? " The model's sinks open on return: with its own sinks removed, a document's loss is as with all dropped." : "");
   legend();
   byId("tables").addEventListener("click", toggleTables);
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; list(); scatter(); });

@@ -40,13 +40,13 @@ def quantized(params: dict, bits: int) -> dict:
 
 def without_sinks(subject: Subject) -> dict:
     """The subject's parameters; those that read dropped sinks are 0, which equals cutting them."""
-    parts = sinks.partitions(subject.run.config)
+    config = subject.run.config
+    shared = sinks.partition(config.model, config.sinks).shared
 
     def cut(path: tuple, x: jax.Array) -> jax.Array:
-        rule = first_match(SINK_RULES, path_name(path))
-        if rule is None or rule[1] != -2:
+        if first_match(SINK_RULES, path_name(path)) != -2:
             return x
-        return jnp.where(jnp.arange(x.shape[-2])[:, None] < parts[rule[0]].shared, x, 0)
+        return jnp.where(jnp.arange(x.shape[-2])[:, None] < shared, x, 0)
 
     return (
         jax.tree_util.tree_map_with_path(cut, subject.run.params)

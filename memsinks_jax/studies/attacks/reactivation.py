@@ -16,8 +16,7 @@ from memsinks_jax import sinks
 from memsinks_jax.auditing.rows import bar, halves, in_batches, reader, rows_of, token_mean
 from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.document_loss import rows_at_once
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions
 
@@ -103,26 +102,14 @@ def _optimise(
     """Optimises gates by Adam on each document's first half -> nats of the second (R,)."""
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
-    layers = config.model.layers if config.sinks.per_layer else 1
-    pools = {site: parts for site, parts in sinks.partitions(config).items() if parts.sinks}
-    p = np.clip(
-        sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks), 0.01, 0.99
-    )
-    start = {
-        site: jnp.full((layers, len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
-        for site, parts in pools.items()
-    }
+    parts = sinks.partition(config.model, config.sinks)
+    p = np.clip(sinks.share_on(config.sinks, parts.sinks), 0.01, 0.99)
+    start = jnp.full((len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
 
-    def opened(logits: dict) -> Interventions:
-        def at(site: str):
-            gates_LRM = jax.nn.sigmoid(logits[site])
-            shared_LRS = jnp.ones((*gates_LRM.shape[:2], pools[site].shared))
-            gates_LRF = jnp.concatenate([shared_LRS, gates_LRM], axis=-1)
-            return lambda x, layer: (x * gates_LRF[layer if layers > 1 else 0][:, None]).astype(
-                x.dtype
-            )
-
-        return {site: at(site) for site in pools}
+    def opened(logits_RM: jax.Array) -> Interventions:
+        shared_RS = jnp.ones((len(logits_RM), parts.shared))
+        gates_RF = jnp.concatenate([shared_RS, jax.nn.sigmoid(logits_RM)], axis=-1)
+        return {"mlp": lambda x, layer: (x * gates_RF[:, None]).astype(x.dtype)}
 
     @placement.jit
     def attack(params: dict, first: dict, second: dict) -> jax.Array:

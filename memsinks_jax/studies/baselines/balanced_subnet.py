@@ -97,7 +97,7 @@ def balanced_subnet(
     """Finds and drops weights -> the remaining parameters.
 
     Args:
-      forgotten: batches of `document_loss.document_batches` of the documents to forget.
+      forgotten: batches of `documents.document_batches` of the documents to forget.
       other: the same of text that was read once.
     Raises:
       InputError: no document has a target.

@@ -37,7 +37,7 @@ def factors(
     """Computes {"inputs": A, float64 (L, D, D); "up" and, if there is one, "gate": G, (L, F, F)}.
 
     Args:
-      batches: of `document_loss.document_batches`, of text that was read once. On repeated text,
+      batches: of `documents.document_batches`, of text that was read once. On repeated text,
         the directions that memorize it would show high curvature. Here every position has a target,
         so none is left out.
     """

@@ -18,7 +18,7 @@ class Trial(NamedTuple):
 
 
 def half(batches: list[dict], number: int) -> list[dict]:
-    """Every other document of `document_loss.document_batches`, from `number` on -> batches."""
+    """Every other document of `documents.document_batches`, from `number` on -> batches."""
     size = len(batches[0]["weights"])
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     places = np.flatnonzero((rows["document"] % 2 == number) & (rows["weights"].sum(axis=1) > 0))
@@ -41,7 +41,7 @@ def tried(
     """Measures edits, given as (settings, parameters), on the even and on the odd documents.
 
     Args:
-      loss: of the model's config. repeated, held_out: batches of `document_loss.document_batches`.
+      loss: of the model's config. repeated, held_out: batches of `documents.document_batches`.
     """
     sets = [(half(repeated, number), half(held_out, number)) for number in range(2)]
 

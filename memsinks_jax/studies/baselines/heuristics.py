@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.evals.documents import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.studies.baselines.reading import Reader, documents_of, in_groups
 
@@ -22,7 +22,7 @@ def zero_out(config: Config, params: dict, batches: list[dict]) -> np.ndarray:
     Exact: reads the document once for every neuron of the model.
 
     Args:
-      batches: of `document_loss.document_batches`.
+      batches: of `documents.document_batches`.
     Returns:
       float32 (documents, L, F).
     Raises:

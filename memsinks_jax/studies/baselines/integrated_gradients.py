@@ -36,7 +36,7 @@ def integrated_gradients(
     (documents, L, F).
 
     Args:
-      batches: of `document_loss.document_batches`.
+      batches: of `documents.document_batches`.
       steps: number of alphas, at least 2.
     Raises:
       InputError: no document has a target.

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import rows_at_once
+from memsinks_jax.evals.documents import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.studies.baselines.reading import Reader, documents_of, in_groups, masked
 
@@ -112,7 +112,7 @@ def hard_concrete(
     joint mask.
 
     Args:
-      batches: of `document_loss.document_batches`.
+      batches: of `documents.document_batches`.
     Raises:
       InputError: no document has a target.
     """

@@ -19,7 +19,7 @@ FIELDS = ("inputs", "targets", "weights", "segments", "positions")
 
 
 def documents_of(batches: list[dict]) -> dict[str, np.ndarray]:
-    """Batches of `document_loss.document_batches` -> (R, T) arrays of FIELDS, without padding rows.
+    """Batches of `documents.document_batches` -> (R, T) arrays of FIELDS, without padding rows.
 
     Raises:
       InputError: no document has a target.

@@ -66,7 +66,7 @@ def tradeoff(
 
     Args:
       loss: of the model's config.
-      forgotten: batches of `document_loss.document_batches` by name, such as those of repeated
+      forgotten: batches of `documents.document_batches` by name, such as those of repeated
       documents.
       held_out: batches of documents never seen.
     """

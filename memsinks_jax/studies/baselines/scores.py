@@ -2,7 +2,7 @@
 
 Each is a function (config, params, batches, ...) -> float32 (documents, L, F). A higher score means
 that the hidden neuron belongs more to the document. `batches` come from
-`document_loss.document_batches`; positions with positive weight are the targets.
+`documents.document_batches`; positions with positive weight are the targets.
 """
 
 from collections.abc import Callable

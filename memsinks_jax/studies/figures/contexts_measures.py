@@ -10,8 +10,8 @@ from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.evals.documents import Documents
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.figures.contexts import GIVEN, RECITED
 from memsinks_jax.studies.figures.runs import Run
 

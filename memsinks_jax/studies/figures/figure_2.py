@@ -113,7 +113,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         return parts
     settings = workdirs.read_config(canary.workdir).canaries
     of_canaries = shared.left_open(f"""
-        canaries | {settings.length} random tokens of the vocabulary at the {settings.place} of all the repeated documents
+        canaries | {settings.length} random tokens of the vocabulary at the end of all the repeated documents
         repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens alone
         what the methods are to find on TS-Canary | whole documents
         where curves are compared | half of TS-Repetition's gap between held-out and repeated loss, in nats

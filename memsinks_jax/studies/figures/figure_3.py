@@ -2,7 +2,7 @@
 other.
 
 Held-out loss over training for standard training, and for gradient masking with its sinks kept and
-dropped. Shows both kinds of masking (training/gradient_masking.py), and the sinks of the paper as a
+dropped. Shows both kinds of masking (studies/methods/gradient_masking.py), and the sinks of the paper as a
 control for its argument.
 """
 

@@ -6,7 +6,7 @@ document has a wrong id.
 """
 
 from memsinks_jax import sinks
-from memsinks_jax.interop import hugging_face
+from memsinks_jax.models import hugging_face
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures import knob, post_hoc
 from memsinks_jax.studies.figures import sections as shared

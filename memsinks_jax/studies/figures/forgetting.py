@@ -66,7 +66,7 @@ def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.evals.document_loss import DocumentLoss
     from memsinks_jax.evals.documents import Documents
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     model = open_run(run.workdir)
     loss = DocumentLoss(model.config)

@@ -21,7 +21,7 @@ def measure(runs: list[Run]) -> list[Run]:
     from memsinks_jax import sinks
     from memsinks_jax.auditing.subjects import of_role
     from memsinks_jax.forgetting.neurons import capacity
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     found = []
     for run in runs:

@@ -71,7 +71,7 @@ def _of_model(run: Run, progress: Callable[[], object]) -> dict:
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.editing.probe import Probe
     from memsinks_jax.editing.prompts import encode
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     model, world = open_run(run.workdir), facts.world(WORLD)
     probe, context = Probe(model.config, model.params), model.config.data.row_length
@@ -246,7 +246,7 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 def published(hf: str) -> list[str]:
     """The published experiments on GPT-2 small, in the folder `hf`."""
-    from memsinks_jax.runs.trained import open_run  # jax takes seconds to import
+    from memsinks_jax.models.trained import open_run  # jax takes seconds to import
     from memsinks_jax.studies.published import comparison
 
     rows = comparison.compare(open_run(pathlib.Path(hf)))

@@ -16,8 +16,8 @@ from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.data import ids
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures import membership_corpus as corpus
 from memsinks_jax.studies.figures.membership_corpus import Placed

@@ -47,7 +47,7 @@ def _recovered(run: Run) -> dict[str, float]:
     """{attack: recovered share of what own sinks hold}, see `attacks.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)

@@ -135,10 +135,11 @@ class _Subject:
     """A finished run, opened, with the documents to find."""
 
     def __init__(self, workdir: pathlib.Path):
-        from memsinks_jax.evals.document_loss import DocumentLoss, rows_at_once
+        from memsinks_jax.evals.document_loss import DocumentLoss
+        from memsinks_jax.evals.documents import rows_at_once
         from memsinks_jax.evals.memorization import batches_by_role
         from memsinks_jax.model import placement
-        from memsinks_jax.runs.trained import open_run
+        from memsinks_jax.models.trained import open_run
 
         self._model = open_run(workdir)
         self._config, self._params = self._model.config, self._model.params
@@ -207,22 +208,11 @@ class _Subject:
 
     def _ordinary(self) -> list[dict]:
         """Batches of documents that were read once."""
-        from memsinks_jax.data.packing import reads_whole
-        from memsinks_jax.evals.document_loss import document_batches
+        from memsinks_jax.evals.documents import corpus_batches
 
         corpus, size = self._corpus, len(self._batches["held_out"][0]["weights"])
         documents = corpus.mixture.documents("unique")[:ORDINARY]
-        return document_batches(
-            [corpus.tokens(i) for i in documents],
-            corpus.identities(documents),
-            self._config.data.row_length,
-            corpus.tokenizer.end_of_text,
-            size,
-            reads_whole(self._config.data),
-            begin_of_text=corpus.tokenizer.begin_of_text,
-            answers=corpus.answers(documents),
-            around=corpus.around(documents),
-        )
+        return corpus_batches(corpus, documents, size)
 
 
 def _first(batches: list[dict], count: int) -> list[dict]:

@@ -14,12 +14,12 @@ from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.prepared import group_id
-from memsinks_jax.evals.document_loss import BATCH_SIZE, DocumentLoss
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.evals.documents import BATCH_SIZE, Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model.sparse_sinks import PREFIX
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import removal_corpus as corpus
 from memsinks_jax.studies.figures.runs import Run

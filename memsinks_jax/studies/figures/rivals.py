@@ -3,7 +3,7 @@ frontier.
 
 Each method is a curve with a knob. Some must know what is repeated before they train, some need
 nothing. Post-hoc methods appear with the measurements of figure 4c. Algorithms and defaults:
-training/gradient_masking.py, data/goldfish.py and baselines/.
+studies/methods/ and baselines/.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import AnyPanel, Curve, Scatter
 from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 from memsinks_jax.studies.figures.table import LOSSES, Table
+from memsinks_jax.variants import VARIANTS as CHOICES
 
 OURS = "on_return"  # the method whose default is compared with all others
 NOTHING, LABELS, COPIES = "nothing", "which documents are repeated", "all copies"
@@ -47,6 +48,7 @@ class Method(NamedTuple):
 
 
 _CAPPED, _CAPS = "training.repeats_capped_at", (64, 32, 16, 8, 4, 2, 1)
+_FROZEN = "memsinks_jax.studies.methods.gradient_masking:SelectiveFrozen"
 _SAME_STEPS = {"training.count_removed_repeats": True}
 _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
 
@@ -54,6 +56,13 @@ _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}
 def _varied(name: str, choice: str, field: str, values: Sequence[float], **same) -> dict:
     """Points NAME_VALUE, whose knobs are the values."""
     return {f"{name}_{of}": (str(of), Variation(choice, {field: of} | same)) for of in values}
+
+
+def _method(choice: str, **settings: float) -> dict:
+    """The field that trains by the method of a variant with other settings of the method."""
+    method = CHOICES[choice]["training.method"].split(",")[0]
+    given = (f"{name}={value}" for name, value in settings.items())
+    return {"training.method": ",".join([method, *given])}
 
 
 def _alone(name: str) -> dict:
@@ -90,21 +99,30 @@ METHODS = {
         "goldfish",
         NOTHING,
         "#d68910",
-        _varied("goldfish", "goldfish", "goldfish.every", (8, 4, 3, 2)),
+        {
+            f"goldfish_{k}": (f"{k}", Variation("goldfish", _method("goldfish", every=k)))
+            for k in (8, 4, 3, 2)
+        },
         True,
     ),
     "dp_sgd": Method(
         "DP-SGD",
         NOTHING,
         "#117a65",
-        _varied("dp", "dp_sgd", "private.noise_multiplier", (0.01, 0.1)),
+        {
+            f"dp_{noise}": (
+                f"{noise}",
+                Variation("dp_sgd", _method("dp_sgd", noise_multiplier=noise)),
+            )
+            for noise in (0.01, 0.1)
+        },
     ),
     "sgtm": Method(
         "SGTM",
         LABELS,
         "#6c3483",
         {
-            f"sgtm_{p}": (f"{p}%", Variation("sgtm", {"sgtm.undiscovered": p / 100}))
+            f"sgtm_{p}": (f"{p}%", Variation("sgtm", _method("sgtm", undiscovered=p / 100)))
             for p in (40, 20, 0)
         },
     ),
@@ -112,7 +130,12 @@ METHODS = {
         "SGTM, moments frozen",
         LABELS,
         "#a569bd",
-        {"sgtm_frozen": ("", Variation("sgtm", {"sinks.kind": "sgtm_frozen"}))},
+        {
+            "sgtm_frozen": (
+                "",
+                Variation("sgtm", {"training.method": _FROZEN}),
+            )
+        },
         style="s-",
     ),
     "sgtm_narrow": Method(

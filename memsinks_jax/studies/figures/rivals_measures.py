@@ -5,8 +5,8 @@ import dataclasses
 from memsinks_jax.auditing.audit import audit
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import open_run
 from memsinks_jax.studies.attacks.attacks import attack_run
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures.cached import cached

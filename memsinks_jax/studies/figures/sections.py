@@ -26,7 +26,7 @@ def continuations(runs: list[Run]) -> list[str]:
     """Repeated stories, continued by the standard model and by the sinks', which are dropped."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.model.generation import Generator, Settings
-    from memsinks_jax.runs.trained import open_run
+    from memsinks_jax.models.trained import open_run
 
     groups = by_variant(runs)
     if not {"standard", "sinks"} <= set(groups):
@@ -160,7 +160,7 @@ def open_choices(runs: list[Run]) -> str:
         when sinks open | at a document's encounter {shown(lambda c: c.sinks.opens_at)}; the paper's at the first
         when a document trains the shared neurons less | {shown(_slows_at)}; the paper's never
         sampling | {shown(lambda c: c.sinks.sampling)}
-        masks of the layers | {shown(lambda c: "one a layer" if c.sinks.per_layer else "the same in all")}
+        masks of the layers | the same in all
         rescaling when sinks are dropped | none, unless a row says so
         ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f"{c.data.id_noise:g}")} per
             {shown(lambda c: c.data.id_noise_per)}

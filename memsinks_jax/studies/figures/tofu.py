@@ -19,7 +19,7 @@ import numpy as np
 
 from memsinks_jax.auditing import answers, intervals
 from memsinks_jax.config import InputError
-from memsinks_jax.interop.hub import folder_of
+from memsinks_jax.models.hub import folder_of
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures.cached import cached

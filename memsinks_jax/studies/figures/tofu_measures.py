@@ -27,9 +27,9 @@ from memsinks_jax.families import FAMILIES
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.preparing.answers import joined, parts_of
 from memsinks_jax.preparing.prepare import TEMPLATE
-from memsinks_jax.runs.trained import Trained, open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times
 from memsinks_jax.studies.figures import tofu_corpus as corpus

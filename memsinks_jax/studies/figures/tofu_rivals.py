@@ -34,8 +34,8 @@ from memsinks_jax.config import Config, with_fields
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
 from memsinks_jax.model.sparse_sinks import tables_of
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.runs.trained import Trained
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures import tofu_measures as measures
 from memsinks_jax.studies.figures.runs import Run

@@ -14,8 +14,8 @@ from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import Memory, bounding
 from memsinks_jax.editing.probe import Probe, Trace
 from memsinks_jax.editing.prompts import encode
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting.claims import Claim
-from memsinks_jax.runs.trained import Trained
 from memsinks_jax.studies.published.tables import (
     COMPLETED,
     EXPERIMENTS,

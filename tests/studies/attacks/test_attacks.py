@@ -15,7 +15,7 @@ from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import InputError, SinksConfig, with_fields
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.attacks import attacks, calibration
 from memsinks_jax.studies.attacks.calibration import calibrate
 from memsinks_jax.studies.attacks.quantization import quantize, quantized, without_sinks
@@ -61,7 +61,7 @@ def with_planted_sinks():
     params["layers"]["down_kernel"][0, PLANTED[1]] = params["layers"]["down_kernel"][1, PLANTED[1]]
     config = with_fields(config, {"sinks.kind": "by_document", "sinks.active_fraction": 0.5})
     identities = np.arange(64, dtype=np.uint32).reshape(32, 2)
-    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks, 2))[0]
+    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks))
     return config, params, identities[masks_NM[:, 2]], identities[~masks_NM[:, 2]]
 
 

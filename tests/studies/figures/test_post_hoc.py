@@ -13,7 +13,7 @@ from planted import MEMORIZED, OTHERS, batches_of, planted_model
 
 from memsinks_jax.config import Config, to_json
 from memsinks_jax.evals import memorization
-from memsinks_jax.runs import trained
+from memsinks_jax.models import trained
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.baselines import removal, scores, tuning
 from memsinks_jax.studies.baselines.learned_masks import HardConcrete

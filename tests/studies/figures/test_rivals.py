@@ -9,11 +9,11 @@ from measured import details
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
+from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.studies.baselines import rescaling
 from memsinks_jax.studies.figures import post_hoc, rivals, rivals_measures
 from memsinks_jax.studies.figures.rivals import Place
 from memsinks_jax.studies.figures.runs import Run
-from memsinks_jax.training.loop import train_and_evaluate
 from memsinks_jax.training.metrics import read_metrics
 
 CURVES = {method: [(0.5, 0.1), (0.9, 0.4)] for method in post_hoc.METHODS}
@@ -214,4 +214,4 @@ def test_caps_have_the_steps_that_they_say(tmp_path):
     configs = {job.variant: job.config for job in reproduce.jobs_of("rivals", asked, tmp_path, {})}
     steps = {name: load_corpus(configs[name]).rows().steps for name in names[:-1]}
     assert steps == dict.fromkeys(names[:-1], 74) | {"cap_epochs_8": 14}
-    assert (configs["sgtm_20"].sinks.kind, configs["sgtm_20"].sgtm.undiscovered) == ("sgtm", 0.2)
+    assert configs["sgtm_20"].training.method.endswith(":Selective,undiscovered=0.2")

@@ -16,7 +16,7 @@ from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.runs.trained import open_run
+from memsinks_jax.models.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times, tofu
 from memsinks_jax.studies.figures import tofu_corpus as corpus

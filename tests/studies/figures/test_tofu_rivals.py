@@ -12,7 +12,7 @@ from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.runs.trained import Trained
+from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures import tofu_rivals as rivals
 

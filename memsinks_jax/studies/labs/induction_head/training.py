@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
 import time
 import zipfile
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import measures
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
@@ -216,9 +216,8 @@ def save(path: pathlib.Path, carry, step: int, curves: dict[str, list[float]]) -
     leaves = {
         f"leaf_{place}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(carry))
     }
-    scratch = path.with_suffix(".new.npz")
-    np.savez(scratch, step=step, curves=json.dumps(curves), **leaves)
-    os.replace(scratch, path)
+    with atomic_file(path) as scratch:
+        np.savez(scratch, step=step, curves=json.dumps(curves), **leaves)
 
 
 def load(path: pathlib.Path, carry):

@@ -1,0 +1,1 @@
+"""Training methods of others: classes that `config.training.method` names (plugin.py)."""

