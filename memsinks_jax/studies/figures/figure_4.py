@@ -31,10 +31,8 @@ LABELS = {
 _STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, which shows through
 # Of 4c: the largest rise of the held-out loss, in nats, at which forgetting still counts.
 WORST = 0.5
-METHODS = {
-    **{"hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910"},
-    **{"zero_out": "#117a65", "activation": "#2e86c1", "random": "#99a3a4"},
-}
+METHODS = {"hard_concrete": "#c0392b", "integrated_gradients": "#6c3483", "slimming": "#d68910"}
+METHODS |= {"zero_out": "#117a65", "activation": "#2e86c1", "random": "#99a3a4"}
 _POINTS = {
     "sinks_paper": ("#5dade2", "*"),
     "sinks": ("#1f618d", "*"),

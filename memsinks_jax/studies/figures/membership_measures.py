@@ -28,10 +28,8 @@ SUFFIX = 24  # tokens to recite
 PREFIXES, OFFSETS = (8, 16, 32), (0, 16, 32)  # tokens given; tokens of the document before them
 PLACES = {"first": 0, "after other text": 32}  # tokens of another story before, in the context
 SIGNIFICANCE = 0.05  # of the bound
-VIEWS = {
-    **{"standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("sinks_paper", "drop")},
-    **{"content": ("content", "drop"), "dropped": ("sinks", "drop"), "twin": ("twin", "drop")},
-}
+VIEWS = {"standard": ("standard", "drop"), "on": ("sinks", "own"), "paper": ("sinks_paper", "drop")}
+VIEWS |= {"content": ("content", "drop"), "dropped": ("sinks", "drop"), "twin": ("twin", "drop")}
 GRID = ("standard", "on", "dropped", "twin")  # views that are measured at all places
 
 

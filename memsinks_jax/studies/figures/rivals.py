@@ -85,7 +85,7 @@ _POOLS = {name: (f"{size:,}", pool.VARIANTS[name]) for name, size in _SIZES.item
 _SCALED = {f"rescaled_{share}": (share, name) for name, (share, _) in _PAPER.items()}
 _CAP_STEPS = _varied("cap_steps", "standard", _CAPPED, _CAPS, **_SAME_STEPS)
 _CAP_EPOCHS = _varied("cap_epochs", "standard", _CAPPED, _CAPS)
-_SINGLE, _SAME = _alone("no_repeat"), _alone("no_repeat_steps")
+_ONCE, _ONCE_STEPS = _alone("no_repeat"), _alone("no_repeat_steps")
 METHODS = {
     OURS: Method("sinks that open on return", COUNTS, "#1f618d", _OURS),
     "pool": Method("the same, sparse", COUNTS, "#148f77", _POOLS, style="^-"),
@@ -93,8 +93,8 @@ METHODS = {
     "rescaled": Method("as published, the rest scaled up", NOTHING, "#aed6f1", _SCALED, style="s:"),
     "cap_steps": Method("repeats capped, same steps", COPIES, "#1c2833", _CAP_STEPS, True),
     "cap_epochs": Method("repeats capped, same epochs", COPIES, "#7f8c8d", _CAP_EPOCHS, True),
-    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", _SINGLE, style="X-"),
-    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", _SAME, style="X-"),
+    "no_repeat": Method("no repeats, same epochs", COPIES, "#7f8c8d", _ONCE, style="X-"),
+    "no_repeat_steps": Method("no repeats, same steps", COPIES, "#1c2833", _ONCE_STEPS, style="X-"),
     "goldfish": Method(
         "goldfish",
         NOTHING,

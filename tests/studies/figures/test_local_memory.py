@@ -199,12 +199,9 @@ def made_up(seed):
         shares = {
             name: draw.random(21).tolist() for name in ("on_target", "off_target", "unchanged")
         }
-        example = {
-            **{"prompt": "The city of X is in", "target": " Y", "target_token": 3, "step": 2.0},
-            "base_loss": 5.0,
-            "losses": draw.random((4, 6)).tolist(),
-            "tokens": draw.integers(0, 4, (4, 6)).tolist(),
-        }
+        example = {"prompt": "The city of X is in", "target": " Y", "target_token": 3}
+        example |= {"step": 2.0, "base_loss": 5.0, "losses": draw.random((4, 6)).tolist()}
+        example |= {"tokens": draw.integers(0, 4, (4, 6)).tolist()}
         return {
             "outcomes": [outcome(kind) for _ in range(4)],
             "shares": shares,

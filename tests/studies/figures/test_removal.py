@@ -89,12 +89,11 @@ def test_claims_table_and_picture(tmp_path):
     assert None not in {claim.holds for claim in claims}
     values = {claim.id: claim.values for claim in claims}
     assert values["recovered"] == [0.75, 1.0] and values["recovered_control"] == [0.65, 0.9]
-    for name, value in {
-        **{"common": 0.9, "knows": 0.5, "knows_wide": 0.8, "truth": 1.0, "general": 0.9},
-        **{"neighbour": 0.75, "unused": 0.9, "inferred": 0.9, "truth_inferred": -0.5},
-        **{"truth_inferred_left": -1.0, "truth_common_left": 0.25, "truth_unread": -0.25},
-        **{"together": 5, "together_stories": 2, "other_facts": 0, "relearning_source": 0.5},
-    }.items():
+    alike = {"common": 0.9, "knows": 0.5, "knows_wide": 0.8, "truth": 1.0, "general": 0.9}
+    alike |= {"neighbour": 0.75, "unused": 0.9, "inferred": 0.9, "truth_inferred": -0.5}
+    alike |= {"truth_inferred_left": -1.0, "truth_common_left": 0.25, "truth_unread": -0.25}
+    alike |= {"together": 5, "together_stories": 2, "other_facts": 0, "relearning_source": 0.5}
+    for name, value in alike.items():
         assert values[name] == [value, value], name
     assert values["forget_quality"] == pytest.approx([0.873016] * 2)
     assert values["repeated"] == pytest.approx([-0.3, -0.3])
