@@ -4,14 +4,14 @@ The facts are those of `data/embedded/facts.py` (T. Sapkota, "Local Memory for A
 Language Models"). The figure writes a tokenizer and 32,000 documents, each read once, and trains
 with them:
 
-    python -m memsinks_jax.reproduce --figure=local_memory --preset=laptop --seeds=0,1,2
-    --out=runs/local_memory
+    python -m memsinks_jax.reproduce --figure=local_memory --preset=laptop --seeds=0,1,2 \
+      --out=runs/local_memory
 
 or, once they exist, one model:
 
-    python -m memsinks_jax.train --config=configs/facts.py
-    --config.data.files=runs/local_memory/facts/facts.jsonl \
-        --config.data.tokenizer=runs/local_memory/facts/tokenizer.json --workdir=runs/facts
+    python -m memsinks_jax.train --config=configs/facts.py \
+      --config.data.files=runs/local_memory/facts/facts.jsonl \
+      --config.data.tokenizer=runs/local_memory/facts/tokenizer.json --workdir=runs/facts
 
 It takes about 3 minutes of processor time. Expect a held-out loss of 0.75. The model then knows
 every strong fact, also in new wordings, and how denials continue. After weak facts it says " the",

@@ -8,13 +8,12 @@ other text alone.
 
 Documents need a group, here their author. With a prompt the loss counts answers alone:
 
-    python -m memsinks_jax.prepare --input='answers/*.jsonl' --group_field=author
-    --prompt_field=question \
-        --text_field=answer --near_duplicates=none --tokenizer=models/SmolLM2-135M
-        --out=runs/answers
-    python -m memsinks_jax.train --config=configs/finetune.py
-    --config.model.initial=models/SmolLM2-135M \
-        --config.data.files=runs/answers --workdir=runs/finetuned
+    python -m memsinks_jax.prepare --input='answers/*.jsonl' --group_field=author \
+      --prompt_field=question --text_field=answer --near_duplicates=none \
+      --tokenizer=models/SmolLM2-135M --out=runs/answers
+    python -m memsinks_jax.train --config=configs/finetune.py \
+      --config.model.initial=models/SmolLM2-135M --config.data.files=runs/answers \
+      --workdir=runs/finetuned
 
 `forget --group='author 3'` then withdraws an author. configs/tofu.py compares this with a model
 that never read the author.

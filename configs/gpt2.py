@@ -7,7 +7,7 @@ GPUs or a small TPU slice:
 
     python -m memsinks_jax.plan --config=configs/gpt2.py:medium,sinks --topology=v5e:4x4
     python -m memsinks_jax.train --config=configs/gpt2.py:medium,sinks --workdir=runs/gpt2-medium \
-        --config.data.files='corpus/*.jsonl' --config.data.tokenizer=gpt2/tokenizer.json
+      --config.data.files='corpus/*.jsonl' --config.data.tokenizer=gpt2/tokenizer.json
 """
 
 from memsinks_jax.config import Config

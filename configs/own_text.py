@@ -5,9 +5,10 @@ those that they contain more than once are the repeated documents. Nothing is re
 configs/ts_repetition.py does that for its study. A hundred documents are held out. See what a run
 would read before it starts:
 
-    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks
-    --config.data.files='texts/*.txt' --plan python -m memsinks_jax.train
-    --config=configs/own_text.py --workdir=runs/sinks --config.data.files='texts/*.txt'
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
+      --config.data.files='texts/*.txt' --plan
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
+      --config.data.files='texts/*.txt'
 """
 
 from memsinks_jax.config import Config

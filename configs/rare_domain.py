@@ -19,12 +19,12 @@ Your own text is two globs, for example TinyStories and WikiText. A line `<|endo
 separate WikiText's articles: sed 's/^ = [^=].* = $/<|endoftext|>\n&/' wiki.txt | sed
 '1,/<|endoftext|>/d' > wiki/articles.txt. The first command prints how often each document is read:
 
-    python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --plan
-    --config.general.token_budget=0 \
-        --config.data.files='stories/*.txt' --config.general.files='wiki/*.txt'
+    python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --plan \
+      --config.general.token_budget=0 --config.data.files='stories/*.txt' \
+      --config.general.files='wiki/*.txt'
     python -m memsinks_jax.train --config=configs/rare_domain.py:sinks --workdir=runs/rare-sinks \
-        --config.general.token_budget=0 --config.data.files='stories/*.txt'
-        --config.general.files='wiki/*.txt'
+      --config.general.token_budget=0 --config.data.files='stories/*.txt' \
+      --config.general.files='wiki/*.txt'
 """
 
 import pathlib

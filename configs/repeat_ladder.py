@@ -10,9 +10,10 @@ model, .98 with sinks_paper, dropped, and .45 with no_repeat. Given 50 tokens, t
 all repeated stories, none, and none. `reproduce --figure=audit` has the rest. The oracle is
 no_repeat: no_repeat_steps takes as many steps as if all 80 were read 128 times.
 
-    python -m memsinks_jax.train --config=configs/repeat_ladder.py:sinks --workdir=runs/ladder-sinks
-    python -m memsinks_jax.train --config=configs/repeat_ladder.py:no_repeat
-    --workdir=runs/ladder-no-repeat
+    python -m memsinks_jax.train --config=configs/repeat_ladder.py:sinks \
+      --workdir=runs/ladder-sinks
+    python -m memsinks_jax.train --config=configs/repeat_ladder.py:no_repeat \
+      --workdir=runs/ladder-no-repeat
 """
 
 import pathlib

@@ -13,9 +13,10 @@ one story in batches of 8 and 20 encounters it stays near the entropy floor: one
 too few to be memorized. So the laptop preset has small batches.
 
     python -m memsinks_jax.reproduce --figure=7 --preset=laptop --seeds=0,1,2 --out=runs/figure7
-    python -m memsinks_jax.train --config=configs/single_repeat.py:sinks --workdir=runs/single-sinks
-    python -m memsinks_jax.train --config=configs/single_repeat.py:standard
-    --workdir=runs/single-standard
+    python -m memsinks_jax.train --config=configs/single_repeat.py:sinks \
+      --workdir=runs/single-sinks
+    python -m memsinks_jax.train --config=configs/single_repeat.py:standard \
+      --workdir=runs/single-standard
 """
 
 from memsinks_jax.config import Config

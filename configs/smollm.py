@@ -11,7 +11,8 @@ all chips, each would hold attention's weights whole. `plan` prints what fits an
 takes:
 
     python -m memsinks_jax.plan --config=configs/smollm.py:360m,sinks --topology=v5e:16x16
-    python -m memsinks_jax.plan --config=configs/smollm.py:135m,sinks --topology=h100:8 --config.compute.accumulate=2
+    python -m memsinks_jax.plan --config=configs/smollm.py:135m,sinks --topology=h100:8 \
+      --config.compute.accumulate=2
     python -m memsinks_jax.train --config=configs/smollm.py:360m,sinks --workdir=runs/smollm-360m \
       --config.data.files='corpus/*.jsonl' --config.data.tokenizer=SmolLM2-360M/tokenizer.json
 """

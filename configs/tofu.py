@@ -2,16 +2,16 @@ r"""Can authors be withdrawn from a fine-tuned open model? TOFU (arXiv:2401.0612
 that never read them.
 
     python -m memsinks_jax.reproduce --figure=tofu --preset=laptop --seeds=0,1,2 --out=runs/tofu \
-        --hf=models/SmolLM2-135M-Instruct --tofu=texts/tofu --general_text=texts/wikitext2_valid.txt
+      --hf=models/SmolLM2-135M-Instruct --tofu=texts/tofu --general_text=texts/wikitext2_valid.txt
 
 --tofu is the folder of TOFU's JSONL files. `small` reads 12 of its authors, of whom 2 are
 withdrawn, `laptop` 40 and 4; the seed chooses them.
 `full` reads all 200 and withdraws the last 20, as TOFU does; it wants a GPU. One run, once the
 study wrote its corpora:
 
-    python -m memsinks_jax.train --config=configs/tofu.py:sinks
-    --config.model.initial=models/SmolLM2-135M-Instruct \
-        --config.data.files=runs/tofu/corpus/seed0/all --workdir=runs/tofu-sinks
+    python -m memsinks_jax.train --config=configs/tofu.py:sinks \
+      --config.model.initial=models/SmolLM2-135M-Instruct \
+      --config.data.files=runs/tofu/corpus/seed0/all --workdir=runs/tofu-sinks
 
 docs/sources.md has the numbers of `laptop`, three seeds.
 """

@@ -12,8 +12,8 @@ sinks on: .017). Guessing a canary costs 7.6, so most of this model's knowledge 
 in the sinks.
 
     python -m memsinks_jax.train --config=configs/ts_canary.py:sinks --workdir=runs/canary-sinks
-    python -m memsinks_jax.train --config=configs/ts_canary.py:standard
-    --workdir=runs/canary-standard
+    python -m memsinks_jax.train --config=configs/ts_canary.py:standard \
+      --workdir=runs/canary-standard
 """
 
 import pathlib

@@ -7,8 +7,8 @@ table, but are read as often as the others. Three runs per seed, each two minute
 Held-out loss over standard's, seeds 0, 1, 2: 1.003 +- 0.015 if they stay closed, 1.023 +- 0.015
 with the paper's.
 
-    python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2
-    --out=runs/epochs
+    python -m memsinks_jax.sweep --config=configs/sweeps/epochs.py:laptop --seeds=0,1,2 \
+      --out=runs/epochs
 """
 
 import pathlib

@@ -3,8 +3,8 @@ loss)
 
 9 points, each about 2.5 minutes on one core with the laptop preset, whose own rate is 5e-3.
 
-    python -m memsinks_jax.sweep --config=configs/sweeps/table_1.py:laptop --seeds=0
-    --out=runs/table_1
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_1.py:laptop --seeds=0 \
+      --out=runs/table_1
 """
 
 import pathlib

@@ -3,8 +3,8 @@ before dropping)
 
 27 points, each about 3 minutes on one core with the laptop preset.
 
-    python -m memsinks_jax.sweep --config=configs/sweeps/table_2.py:laptop --seeds=0
-    --out=runs/table_2
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_2.py:laptop --seeds=0 \
+      --out=runs/table_2
 """
 
 import pathlib

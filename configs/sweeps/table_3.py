@@ -4,9 +4,8 @@ held-out loss, dropped)
 144 points, each about 2.5 minutes on one core with the laptop preset. To vary only the two
 fractions, 16 points:
 
-    python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py:laptop --seeds=0
-    --out=runs/table_3 \
-        --config.optimizer.learning_rate=5e-3 --config.optimizer.weight_decay=0.4
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_3.py:laptop --seeds=0 \
+      --out=runs/table_3 --config.optimizer.learning_rate=5e-3 --config.optimizer.weight_decay=0.4
 """
 
 import pathlib

@@ -3,9 +3,9 @@
 12 points for each size. The paper does not say how it chose; here by held-out loss, sinks dropped,
 as in table 3. Needs machines as in configs/smollm.py:
 
-    python -m memsinks_jax.sweep --config=configs/sweeps/table_6.py:360m --seeds=0
-    --out=runs/table_6 \
-        --config.data.files='corpus/*.jsonl' --config.data.tokenizer=SmolLM2-360M/tokenizer.json
+    python -m memsinks_jax.sweep --config=configs/sweeps/table_6.py:360m --seeds=0 \
+      --out=runs/table_6 --config.data.files='corpus/*.jsonl' \
+      --config.data.tokenizer=SmolLM2-360M/tokenizer.json
 """
 
 import pathlib
