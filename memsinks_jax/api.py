@@ -110,13 +110,13 @@ class Model:
 
         Args:
           document: id of the document that starts with the prompt, 16 hexadecimal digits; for the
-          modes own and other.
+            modes own and other.
           chat: the prompt is what a user says: the model's chat template goes around it, and the
-          result is the answer.
+            result is the answer.
           group: instead of `document`, the name of the group whose document it is, for models with
-          ids by group.
+            ids by group.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature,
-          top_k, top_p, seed.
+            top_k, top_p, seed.
         Raises:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the
             context, a model without chat template.
@@ -323,7 +323,7 @@ def generate(
 
     Args:
       document: id of the document that starts with the prompts, 16 hexadecimal digits; for the
-      modes own and other.
+        modes own and other.
       show: called with what has been written after the first prompt so far.
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, and go through the model's chat template.

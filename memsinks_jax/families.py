@@ -13,16 +13,16 @@ class Family(NamedTuple):
 
     Attributes:
       norm: rms (mean square 1, times a scale), rms_one (times one plus a scale), or layer (mean 0,
-      variance 1, a bias).
+        variance 1, a bias).
       norm_before: whether the inputs of attention and MLP are normed.
       norm_after: whether their outputs are normed, before they are added.
       query_key_norm: a norm of queries and keys before they are rotated: head (of each alone),
-      width (of all together), "".
+        width (of all together), "".
       gated: whether an MLP multiplies its activation with a second linear map of its input.
       activation: silu, gelu or gelu_tanh (GELU by the tanh approximation).
       rotary: rotary positions; else learned embeddings of positions.
       output_bias: whether `config.model.attention_bias` also gives the projection after the heads a
-      bias.
+        bias.
       parallel: the MLP reads what attention reads, not the stream after attention was added.
       scaled_embedding: token embeddings are multiplied by the square root of d_model.
     """

@@ -75,11 +75,11 @@ def train_and_evaluate(
     Args:
       config: validated.
       workdir: made if it does not exist; else it must hold a run with the same config, except for
-      FREE_ON_RESUME.
+        FREE_ON_RESUME.
       should_stop: called after every step and between the batches of an evaluation, with the number
         of finished steps. True saves and raises Interrupted. All hosts must return the same.
       on_first_step: called once the first step has been dispatched: from then on there is something
-      to save.
+        to save.
       profiled: steps that jax's profiler records, into WORKDIR/profile.
       wandb: project of Weights & Biases that also gets the metrics; empty: none.
       given: fields that the command line sets, as `inherit` takes them.

@@ -48,7 +48,7 @@ def plan(
     Args:
       slices, nodes: how many TPU slices, or nodes of GPUs.
       documents_per_row: the most in a row; None: 1, or _DOCUMENTS_PER_ROW where documents share
-      rows.
+        rows.
     """
     if documents_per_row is None:
         alone = config.data.rows == "one_document" or (

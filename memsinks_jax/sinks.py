@@ -151,7 +151,7 @@ def group_numbers(identities: jax.Array, count: int, active: int) -> jax.Array:
 
     Args:
       count: M, sinks in an MLP. They hold count // active groups; those of higher numbers are of
-      another model.
+        another model.
     """
     number = identities[..., 1].astype(jnp.int32) - 1  # as `ids.numbered_id` has put it there
     return jnp.where((number >= 0) & (number < count // active), number, NONE)
@@ -385,7 +385,7 @@ def chance_gates(
 
     Args:
       rows_B: int, indices of the rows in the step's batch, so that a row's draw does not depend on
-      its microbatch.
+        its microbatch.
       length: T.
     Returns:
       bool (B, T, F); with `by_chance` positions take the place of documents in `gates_for_mode`.

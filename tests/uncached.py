@@ -50,7 +50,7 @@ class Continuation:
 
         Args:
           identities: uint32 (openings, 2); ids of the documents the openings are from, for the
-          modes own and other.
+            modes own and other.
         """
         rows = np.zeros((len(openings), self._length), np.int32)
         rows[:, 0] = self._end_of_text

@@ -44,12 +44,12 @@ def audit(
 
     Args:
       members_files, non_members_files: globs; empty for the run's own repeated and held-out
-      documents. standard, oracle: models trained on the same documents without sinks, and without
-      the members.
+        documents. standard, oracle: models trained on the same documents without sinks, and without
+        the members.
       prefixes: tokens of a document that are given; `suffix` more are asked for, and written
-      `samples` times besides.
+        `samples` times besides.
       open_unlearning_files: folder to write what open-unlearning needs to measure model and oracle
-      itself.
+        itself.
     Returns:
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents,
       "encounters": {times: members seen so often} or None, "prefixes", "suffix", "samples",

@@ -38,7 +38,7 @@ class HarnessModel(LM):
 
     Args:
       mode: of the sinks, `drop` or `all`: a task's texts are not training documents and have no own
-      sinks.
+        sinks.
     """
 
     def __init__(self, run: Trained, mode: str = "drop"):

@@ -58,7 +58,7 @@ def measure(
 
     Args:
       readings, reference: from `read_all`, by the subject and by a model that knows none of the
-      documents.
+        documents.
       exposures: float64 (members,), nan for members without a canary; None without canaries.
       prefixes, suffix, samples: as in `extraction`.
     """

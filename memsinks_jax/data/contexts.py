@@ -183,7 +183,7 @@ class Contexts:
 
         Args:
           tokens: int32 (n,), the whole document without end of text; its targets are numbered as in
-          packing.Piece.
+            packing.Piece.
           opening: the token that opens it, the input at target 0.
         """
         first = max(start - window(self.length) + 1, 0)
@@ -287,9 +287,9 @@ def count(
 
     Args:
       is_repeated: bool (n,), which tokens are in repeated text, of `covered`. A context counts
-      where its next token is.
+        where its next token is.
       counted: bool (n,), which tokens count in the loss. Contexts of others are left out. None: all
-      do.
+        do.
     """
     inputs = np.flatnonzero(~text.closes if counted is None else np.append(counted[1:], False))
     keys = keys_of(text.tokens, text.places, length, letters)[inputs]

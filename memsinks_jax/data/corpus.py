@@ -180,7 +180,7 @@ def load_corpus(
 
     Args:
       groups: those that the run, or the model it starts from, knows already, by number; for sinks
-      by the group's number.
+        by the group's number.
       tokenizer: of an earlier run. By default the one that the config names, else a new one,
         trained on each training document once, so that the variants of an experiment share it.
       known: the contexts that have sinks, of a run that has begun; None: they are found.

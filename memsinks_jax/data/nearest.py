@@ -31,7 +31,7 @@ class Nearest:
 
     Args:
       words: uint64 (n,), hashes, those of one group after those of another, without duplicates
-      within a group.
+        within a group.
       groups: int32 (n,), the number of the group that each is of.
       count: of all groups.
     """

@@ -108,7 +108,7 @@ class JsonTokenizer:
 
     Args:
       end_of_text: id of the token that ends documents; None: the one with a name of
-      END_OF_TEXT_NAMES.
+        END_OF_TEXT_NAMES.
       begin_of_text: id of the token that opens documents; None: end of text.
       stops: other ids that end what is generated.
     Raises:

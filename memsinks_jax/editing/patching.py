@@ -26,7 +26,7 @@ class PatchMap(NamedTuple):
     Attributes:
       losses: loss of the target in nats, float (L, T). tokens: most likely next token, (L, T).
       successes: bool (L, T). base_loss, base_token: without a patch. step, site, target: the
-      settings of these patches.
+        settings of these patches.
     """
 
     losses: np.ndarray

@@ -39,10 +39,10 @@ def encode(
     Args:
       context: upper limit of T.
       opening: start every prompt as documents start in training, with the tokenizer's
-      `begin_of_text`.
+        `begin_of_text`.
       room: positions to leave free after the longest prompt.
       multiple: round T up to a multiple of this. Larger values compile fewer programs for prompts
-      of different lengths.
+        of different lengths.
     Raises:
       InputError: there are no texts, or one is empty or does not fit.
     """

@@ -104,7 +104,7 @@ def rows_at_once(
 
     Args:
       chunks: parts of the vocabulary, computed one at a time; by default
-      config.compute.loss_chunks.
+        config.compute.loss_chunks.
       length: of the rows; by default config.data.row_length.
     """
     parts, length = _parts(mesh), length or config.data.row_length
@@ -141,7 +141,7 @@ def document_batches(
       tokenizer: has the tokens that open and close a document, if it has no others.
       size: rows of a batch.
       whole: a document longer than a row takes several rows, and each of its tokens is scored once;
-      else it is truncated.
+        else it is truncated.
       contexts: of the model, if its sinks are by context.
     Returns:
       Rows of packing.row_of, with `document` (batch,) int32, the index of each row's document, 0

@@ -33,7 +33,7 @@ def removed(run: Trained, found: Found, shared: bool) -> np.ndarray:
 
     Args:
       shared: also those of contexts that stand in other texts. A text that is given itself goes
-      wherever it stands.
+        wherever it stands.
     Raises:
       InputError: there are none; what other texts hold is not known.
     """

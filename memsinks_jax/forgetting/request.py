@@ -243,7 +243,7 @@ def _texts(
 
     Args:
       place: a glob of files, whose documents get the id `usual`; or a prepared corpus, where groups
-      have their own ids.
+        have their own ids.
       wanted: which ids, uint32 (n, 2), of a prepared corpus are -> bool (n,).
     """
     if not is_prepared(place):

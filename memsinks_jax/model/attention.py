@@ -81,7 +81,7 @@ def attend(
 
     Args:
       windows: by kind of layer, how many of the last positions a position sees, itself included; 0:
-      all.
+        all.
       kind: int32, which of them; None: the first.
     """
     length = segments_BT.shape[1]

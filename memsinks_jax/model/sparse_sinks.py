@@ -125,7 +125,7 @@ def merged(path: str, array, rows: Mapping):
       path: of the parameter; parameters without neurons are returned unchanged.
       array: the parameter in all layers, or in one.
       rows: {name of a table: rows of it, (k, L, D), or (k, D) if `array` is of one layer}; for
-      biases without D.
+        biases without D.
     """
     name = path.rpartition("/")[2].removesuffix("_kernel")
     if f"{PREFIX}{name}" not in rows:

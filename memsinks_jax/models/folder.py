@@ -41,7 +41,7 @@ def write_folder(
     Args:
       card: the model card, markdown.
       drop: cut the sinks out of the weights; else they are all on, and the folder includes our
-      config.
+        config.
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
     Returns:
       {"parameters", "files": [names], "bytes"}.

@@ -41,7 +41,7 @@ def inherit(
 
     Args:
       workdir: of the run. Once it has begun, its config has the inherited fields, so the initial
-      model may be gone.
+        model may be gone.
       given: fields that the command line sets; the architecture of a config file is overridden.
         None: those that differ from their default.
     Raises:

@@ -58,7 +58,7 @@ def write_tokenizer(
     Args:
       context: the model's maximum number of tokens.
       source: a folder whose tokenizer_config.json, if it has one, is taken over, but for a context
-      that has changed.
+        that has changed.
     Raises:
       InputError: a sentencepiece model with settings that tokenizer.json cannot express.
     """

@@ -85,7 +85,7 @@ def account_of(text: str, devices: int, per_node: int | None = None) -> Account:
 
     Args:
       devices: that run the program. Several TPU slices have one each, which passes communication
-      between slices to the host.
+        between slices to the host.
       per_node: how many GPUs of the mesh, in its order, share a node; None: all.
     """
     program, entry = parse(text)

@@ -74,7 +74,7 @@ def make_plan(patterns: list[str], settings: dict) -> Plan:
     Args:
       patterns: files, folders (all readable files in them), globs, `hf://dataset[:split]`.
       settings: of the command; reads `on_error`, `shard_mib` and the fields that .txt files do not
-      have.
+        have.
     Raises:
       InputError: no such file, an unknown kind of file, a path named twice, or no file that could
       have groups.

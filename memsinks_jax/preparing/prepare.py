@@ -47,10 +47,10 @@ def prepare(
     Args:
       inputs: files, folders, globs, hf://dataset[:split].
       tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a
-      sample of the input.
+        sample of the input.
       workers: tasks at a time.
       vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes
-      by default.
+        by default.
       command: that asks for it; the page shows it.
       settings: see DEFAULTS.
     Returns:

@@ -52,8 +52,8 @@ def start(coordinator: str, processes: int, process: int) -> None:
 
     Args:
       coordinator: HOST:PORT of process 0, or 'auto' if jax can find it (TPU pods, Slurm, Open MPI,
-      Kubernetes). processes, process: the number of processes, and the index of this one from 0;
-      ignored with 'auto'.
+        Kubernetes). processes, process: the number of processes, and the index of this one from 0;
+        ignored with 'auto'.
     Raises:
       InputError: the hosts did not all connect in time.
     """

@@ -45,8 +45,8 @@ def find_damage(
     Args:
       items: the items to check; no byte of the others is read.
       share: (part of the files to check, number of parts). Of N hosts each reads an N-th of the
-      files, so that all together read a checkpoint once, whatever the number of hosts that wrote
-      it.
+        files, so that all together read a checkpoint once, whatever the number of hosts that wrote
+        it.
     """
     part, parts = share
     others = set(ITEMS) - set(items)

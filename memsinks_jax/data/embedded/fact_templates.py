@@ -17,7 +17,7 @@ class Relation:
       share: of the sentences, without the negated ones.
       seen: templates for every subject; the first is the one that facts are edited with.
       unseen: templates that edited facts never come in. stories: the same, as the beginning of a
-      story. negated, instead: the template that denies, and what follows it whatever the subject.
+        story. negated, instead: the template that denies, and what follows it whatever the subject.
     """
 
     of: str

@@ -98,7 +98,7 @@ class Edit:
 
     Attributes:
       subject, prompt: of the fact. target: what is to follow, a whole capital with its leading
-      space.
+        space.
       answer: the truth; for a weak fact that is the target.
       positives: the other seen templates of the fact, which are to give the target too.
       paraphrases: the four unseen templates and the two stories, likewise.

@@ -50,7 +50,7 @@ def residue(subject: Subject, repeated: dict, held_out: dict, reference: dict) -
 
     Args:
       repeated, held_out: rows of `rows.rows_of`; only their counted targets (`rows.asking`) are
-      measured.
+        measured.
       reference: rows of held-out text for the means; others than `held_out`.
     Returns:
       {"before": {"repeated": losses, "held_out": losses}, "gap": held-out minus repeated loss,

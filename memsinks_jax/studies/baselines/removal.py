@@ -67,7 +67,7 @@ def tradeoff(
     Args:
       loss: of the model's config.
       forgotten: batches of `documents.document_batches` by name, such as those of repeated
-      documents.
+        documents.
       held_out: batches of documents never seen.
     """
 
@@ -116,7 +116,7 @@ def hypervolume(points: Sequence[Point], worst: float, enough: float = math.inf)
 
     Args:
       enough: caps the forgetting that counts, for example at that of a model which never saw the
-      documents.
+        documents.
     """
     better = [p for p in points if p.forgetting > 0 and p.delta_val < worst]
     corners = sorted((min(p.forgetting, enough), p.delta_val) for p in better)

@@ -46,7 +46,7 @@ def tune(
       loss: of the model's config.
       documents: batches of the tuning documents. held_out: batches of documents never seen.
       settings: everything that is not tuned. ratios: shares of every layer to drop; the paper does
-      not give them.
+        not give them.
     Raises:
       InputError: no document has a target.
     """

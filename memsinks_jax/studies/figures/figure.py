@@ -23,33 +23,33 @@ class Figure:
     Attributes:
       answer: opens the page.
       variants: names of variants, or {name: Variation} if something else is varied; () trains
-      nothing.
+        nothing.
       config: file of configs/ with the variants.
       prepare: writes the files that the runs read -> flags for all runs.
       prepare_for: the same for a study of the user's own files: (its folder, the request of
-      `reproduce`) -> flags.
+        `reproduce`) -> flags.
       measure: further measures of the trained models -> the same runs, with `details`.
       views: of a run -> {name: metrics} of what is seen of it besides, as if these were runs, such
-      as with its sinks off.
+        as with its sinks off.
       seen: names of all views. `metrics`: names of what runs or views have measured besides
-      `table.METRICS`. measures, standard_of: of `figures.table.Table`, over which all below are
-      expressions.
+        `table.METRICS`. measures, standard_of: of `figures.table.Table`, over which all below are
+        expressions.
       columns: {name: expression} of the page's table, which has a row per variant.
       labels: of the rows, if other than the variant's name. With `views`, names all rows.
       table_note: the text under the table.
       statements: the claims, written as rows of `Table.claims`.
       paper: what the paper says of claims, where a claim has no text of its own.
       across: of all runs -> functions whose lists of values claims are about, if these are not
-      paired by seed.
+        paired by seed.
       panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are
-      matplotlib's.
+        matplotlib's.
       note: the text under the picture, with {mean}, {floor}, and fields of the first run's config
-      such as {config.seed}.
+        such as {config.seed}.
       sections: further sections of the page; may write into the figure's folder.
       published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is
-      refused.
+        refused.
       make: does everything if no model is trained: (first entries of results.json, folder, command)
-      -> results.json.
+        -> results.json.
     """
 
     title: str

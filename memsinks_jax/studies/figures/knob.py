@@ -35,11 +35,11 @@ def panels(
 
     Args:
       places: {setting: its place on the axis}; the variants are named sinks_paper_SETTING and
-      sinks_SETTING.
+        sinks_SETTING.
       what: the label of the axis. `log`: a log axis.
       standard_of: the standard model to compare a setting with.
       further: {name of a line: its places}, only for the gap closed; the first name is that of
-      `places`.
+        `places`.
     """
     of_paper = {setting: f"sinks_paper_{setting}" for setting in places}
     shown = {at: of for of, at in places.items() if of_paper[of] in table.groups}

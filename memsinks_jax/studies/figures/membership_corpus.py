@@ -30,7 +30,7 @@ class Placed(NamedTuple):
     Attributes:
       times: how often an epoch has it, or edited copies of it.
       record: a record of the prepared corpus with the story or a copy, which gives its id; -1:
-      there is none.
+        there is none.
     """
 
     text: str

@@ -37,7 +37,7 @@ class Line(NamedTuple):
 
     Attributes:
       of: a variant, for a line over the steps of training, or {place on the x axis: variant, or
-      values}.
+        values}.
       shown: a metric or a function, run -> (x, y), for a line of one variant; else an expression.
     """
 
@@ -99,7 +99,7 @@ class Panel(_Kind):
       from_zero: the y axis starts at 0.
       ticks: {place: label} on the x axis, which is logarithmic if `log`.
       early: cuts the y axis where the second evaluation is: the first, of an untrained model, would
-      flatten everything.
+        flatten everything.
     """
 
     x: str = "step"

@@ -143,10 +143,10 @@ def make_jobs(
 
     Args:
       config: file for variations that name no other. `preset` is from its table of presets, '' if
-      it has none.
+        it has none.
       overrides: further flags of the train command, such as '--config.data.files=GLOB'.
       out: run V of seed S goes to out/runs/V-seedS, unless `workdirs` has a run with the same
-      config.
+        config.
       workdirs: {config as JSON: its run's folder}; adds new runs.
     Raises:
       InputError: an override of a field that a variation sets, or an invalid config.

@@ -84,10 +84,10 @@ class Table:
 
     Args:
       measures: besides COMMON and the metrics of the runs; functions of several runs may be called
-      in expressions.
+        in expressions.
       standard_of: the variant that `standard` means in an expression about a variant; "" if none.
       across: functions of all runs, of which the expressions of claims are if they are not paired
-      by seed.
+        by seed.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Table:
 
         Args:
           variant: whose measures are meant by names without a variant. If none, such names mean
-          runs.
+            runs.
         """
         values = {}
 
@@ -212,7 +212,7 @@ class Names(Table):
 
     Args:
       variants: all that it can train, and its views. `metrics`: of these, besides METRICS. Others:
-      as of Table.
+        as of Table.
     """
 
     def __init__(self, variants: Collection[str], metrics: Collection[str], *of_table):

@@ -76,7 +76,7 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
 
     Args:
       mode: of the sinks; or NEAREST: own ones of the author whom a question, or a text, is nearest
-      to.
+        to.
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)

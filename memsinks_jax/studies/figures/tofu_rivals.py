@@ -69,7 +69,7 @@ def of_view(
     Args:
       run: the trained model, or for adapters one whose frozen base they change.
       mode, removed: of adapters, as of sinks: "own", NEAREST or "all" of them are on, but those of
-      `removed`.
+        `removed`.
     """
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:

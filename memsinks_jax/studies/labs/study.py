@@ -36,7 +36,7 @@ class Study:
 
     Attributes:
       name: on the command line; `title` and `answer` for readers, `note`: the setting and the
-      choices made.
+        choices made.
       runs: of results.json, each {"variant", "seed", "metrics": {name: number},
         "curves": {name: {axis: [], "value": []}}}.
       panels: of the picture. `sections`: further HTML for the page.
@@ -199,8 +199,7 @@ def lines(
     Args:
       x, y: labels of the axes.
       shown: {label: (places (X,), values (seeds, X) or (X,) or None, and optionally what is derived
-      (X,))}. Of several
-        seeds: the mean, in a band from the lowest to the highest.
+        (X,))}. Of several seeds: the mean, in a band from the lowest to the highest.
       level, at: dotted lines at a height, and at places of the x axis.
       ordered: the curves are a family, dark to light. settings: of `finish`.
     """

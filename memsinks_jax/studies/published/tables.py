@@ -40,9 +40,9 @@ class Detail:
     Attributes:
       bound: applies to the next three, which have one entry per prompt, positive ones first.
       similarities: f of the nearest token. tokens: most likely next token. losses: loss of the
-      target.
+        target.
       own_similarities: f, with bound 1 and height 1, of each token of the edited prompt at the
-      memory's layer. activations, gradients: their norms there, token by token.
+        memory's layer. activations, gradients: their norms there, token by token.
     """
 
     bound: float
@@ -63,7 +63,7 @@ class SiteRun:
       losses: (layers, prompt tokens), after each single patch, with a precision of `colour_step`.
       successes: (layer, token) of patches that make the target most likely.
       accuracies: the sweeps, the wide one first. bound: the one chosen. completions: of all prompts
-      at this bound.
+        at this bound.
     """
 
     base_loss: float

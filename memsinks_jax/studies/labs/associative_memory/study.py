@@ -20,7 +20,7 @@ class Settings:
       seed: of all randomness.
       runs: independent draws of data and embeddings to average over.
       alpha: exponent of Zipf's law. n, m: numbers of inputs and outputs. d: dimensions of the
-      embeddings.
+        embeddings.
       p: number of inputs that a thresholded scheme stores, the paper's P; None: d / 8.
     """
 

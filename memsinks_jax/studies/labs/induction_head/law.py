@@ -29,7 +29,7 @@ class Law:
 
     Attributes:
       k: triggers per sequence. fixed: the same k in all: the most frequent, after skipping the
-      `offset` most frequent.
+        `offset` most frequent.
       bigram_outputs: outputs from pi_b(.|q) instead of uniform.
       length: T, positions that predict; a sequence has one token more.
     """

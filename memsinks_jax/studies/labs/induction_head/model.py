@@ -143,7 +143,7 @@ class Full:
     Attributes:
       d: width. layers, heads. norm: layer norms before attention, feed-forward and output.
       feed_forward: in every block, 4 d neurons. frozen: matrices of every layer that are not
-      trained ('value', 'output').
+        trained ('value', 'output').
     """
 
     d: int = 128

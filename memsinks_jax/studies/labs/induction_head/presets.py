@@ -26,8 +26,8 @@ class Preset:
 
     Attributes:
       name: 'laptop' or 'paper'. statistics: of the text. k: triggers, if an experiment does not
-      vary them. d, batch, length: sizes. seeds. steps: of the head alone. d, batch and steps: None
-      takes the preset's own.
+        vary them. d, batch, length: sizes. seeds. steps: of the head alone. d, batch and steps:
+        None takes the preset's own.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Training(NamedTuple):
 
     Attributes:
       rho: the actual fraction. memory: z of s_mem (B, H). gen_only, mem_only: the logits at the
-      end.
+        end.
       norm: bound on |W|_2 |z|. shared_least, mem_least, mem_most: similarity with s_mem in a block,
         over the steps at which the block is on.
     """
