@@ -172,8 +172,22 @@ def panels(table) -> list:
         ("context", "drop"),
         ("never", "drop"),
     ]
-    main = {view: label for view, label in VIEWS.items() if cell_of(view) == MAIN}
+    main = {
+        view: label
+        for view, label in VIEWS.items()
+        if cell_of(view) == MAIN and view in table.groups
+    }
     ratios = [table.column("held_out_ratio", view) for view in main]
+    of_methods = Categories(
+        title=f"read {MAIN} times",
+        names=list(main.values()),
+        bars=True,
+        legend=None,
+        series={"": ("#1f618d", ratios)},
+        levels={1: "black"},
+        x="held-out loss over standard's",
+        settings={"xlim": (0.95, 1.1)},
+    )
     return [
         Panel(
             title="share of the gap closed",
@@ -192,16 +206,7 @@ def panels(table) -> list:
                 for name, mode in known
             ],
         ),
-        Categories(
-            title=f"read {MAIN} times",
-            names=list(main.values()),
-            bars=True,
-            legend=None,
-            series={"": ("#1f618d", ratios)},
-            levels={1: "black"},
-            x="held-out loss over standard's",
-            settings={"xlim": (0.95, 1.1)},
-        ),
+        *([of_methods] if main else []),
     ]
 
 

@@ -76,6 +76,8 @@ def test_all_of_it_on_tiny_models(runs, tmp_path, monkeypatch):
         table.column("held_out_loss", "standard_32_drop")[0], rel=0.05
     )
     assert any(claim.holds for claim in contexts.FIGURE.claims(measured))
+    *_, of_methods = contexts.panels(table)
+    assert len(of_methods.names) == 6  # what was measured of four models
     contexts.FIGURE.check()
     contexts.FIGURE.draw(measured, tmp_path / "figure.png")
     assert contexts.FIGURE.sections(measured, tmp_path)
