@@ -25,9 +25,9 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
-from memsinks_jax.evals.documents import corpus_batches, rows_at_once
-from memsinks_jax.evals.memorization import Memorization, batch_size
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.documents import corpus_batches, rows_at_once
+from memsinks_jax.measures.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.model.decoder import CONTEXTS

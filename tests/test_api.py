@@ -18,8 +18,8 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import workdir as workdirs
 

@@ -11,20 +11,6 @@ import yaml
 from audited import SUBJECTS, attacked, audited, made_up, paths
 from conftest import tiny_config
 
-from memsinks_jax.auditing import exposure, forced, pages
-from memsinks_jax.auditing.audit import audit, export_for_open_unlearning, write
-from memsinks_jax.auditing.explore import Texts, explore
-from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.auditing.membership import SCORES
-from memsinks_jax.auditing.rows import asking
-from memsinks_jax.auditing.subjects import (
-    Subject,
-    documents_of,
-    encounters_in,
-    of_role,
-    shortened,
-    subjects_of,
-)
 from memsinks_jax.config import (
     InputError,
     MonitorConfig,
@@ -33,10 +19,24 @@ from memsinks_jax.config import (
     to_json,
     with_fields,
 )
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.evals.memorization import Memorization
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures import exposure, forced, pages
+from memsinks_jax.measures.audit import audit, export_for_open_unlearning, write
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.explore import Texts, explore
+from memsinks_jax.measures.measures import ALL, OFTEN
+from memsinks_jax.measures.membership import SCORES
+from memsinks_jax.measures.memorization import Memorization
+from memsinks_jax.measures.rows import asking
+from memsinks_jax.measures.subjects import (
+    Subject,
+    documents_of,
+    encounters_in,
+    of_role,
+    shortened,
+    subjects_of,
+)
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs

@@ -12,15 +12,15 @@ from conftest import tiny_config
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
-from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
-from memsinks_jax.auditing.measures import read_all
-from memsinks_jax.auditing.subjects import Subject, documents_of
 from memsinks_jax.config import InputError, from_json, to_json, with_fields
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.extraction import continuations, lengths_that_fit
+from memsinks_jax.measures.measures import read_all
+from memsinks_jax.measures.subjects import Subject, documents_of
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
 
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.model import host_memory, placement
 
 GIB = 2**30

@@ -11,8 +11,10 @@ from collections.abc import Collection
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import intervals, rows
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import InputError
+from memsinks_jax.measures import intervals, rows
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import (
     ORACLE,
     STANDARD,
     Subject,
@@ -21,8 +23,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.attacks.calibration import calibrate

@@ -5,8 +5,8 @@ import itertools
 import operator
 from collections.abc import Sequence
 
-from memsinks_jax.auditing.audit import table_sections
-from memsinks_jax.auditing.pages import Table
+from memsinks_jax.measures.audit import table_sections
+from memsinks_jax.measures.pages import Table
 from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.studies.attacks.relearning import STEPS
 from memsinks_jax.studies.attacks.residue import DAMAGE

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import bar
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import bar
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES
 from memsinks_jax.training.paths import first_match, path_name
 

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax.auditing.rows import bar, losses_of, reader, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import bar, losses_of, reader, rows_of, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 
 RATES = (1e-3, 3e-3, 1e-2)

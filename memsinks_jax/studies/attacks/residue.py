@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.documents import rows_at_once
 from memsinks_jax.families import FAMILIES
+from memsinks_jax.measures.documents import rows_at_once
+from memsinks_jax.measures.rows import bar, in_batches, reader, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded
 

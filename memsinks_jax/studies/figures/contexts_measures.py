@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.auditing import forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.corpus import Corpus
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures import forced, intervals, membership
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.contexts import GIVEN, RECITED

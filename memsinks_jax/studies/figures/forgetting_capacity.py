@@ -19,8 +19,8 @@ def measure(runs: list[Run]) -> list[Run]:
     """Adds "documents_per_sink" and "capacity" to `details` -> the runs with sinks by document."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
-    from memsinks_jax.auditing.subjects import of_role
     from memsinks_jax.forgetting.neurons import capacity
+    from memsinks_jax.measures.subjects import of_role
     from memsinks_jax.models.trained import open_run
 
     found = []

@@ -46,7 +46,7 @@ def measure(runs: list[Run]) -> list[Run]:
 def _recovered(run: Run) -> dict[str, float]:
     """{attack: recovered share of what own sinks hold}, see `attacks.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
+    from memsinks_jax.measures.subjects import Subject, in_matrices, of_role
     from memsinks_jax.models.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 

@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.auditing import answers
+from memsinks_jax.measures import answers
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import corpora
 from memsinks_jax.studies.figures import removal_corpus as corpus

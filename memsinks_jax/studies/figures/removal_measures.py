@@ -8,15 +8,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import intervals
-from memsinks_jax.auditing.rows import asking, in_batches, losses_of, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.prepared import group_id
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import BATCH_SIZE, Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import intervals
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import BATCH_SIZE, Documents
+from memsinks_jax.measures.rows import asking, in_batches, losses_of, rows_of, token_mean
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.sparse_sinks import PREFIX
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs

@@ -67,7 +67,7 @@ def continuations(runs: list[Run]) -> list[str]:
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Writes explore.html for the sink model of the first seed -> a link to it."""
-    from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
+    from memsinks_jax.measures.explore import explore  # jax takes seconds to import
 
     places = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
     if "sinks" not in places:

@@ -12,19 +12,19 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import answers, forced
-from memsinks_jax.auditing.extraction import extraction_strength
-from memsinks_jax.auditing.membership import highest
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.data.reading import Record
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import answers, forced
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.extraction import extraction_strength
+from memsinks_jax.measures.membership import highest
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.models.trained import Trained, open_run

@@ -28,9 +28,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from memsinks_jax.auditing.rows import bar, nats_of, reader, rows_of
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
+from memsinks_jax.measures.rows import bar, nats_of, reader, rows_of
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
 from memsinks_jax.model.sparse_sinks import tables_of

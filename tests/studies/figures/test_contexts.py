@@ -7,10 +7,10 @@ import pytest
 from conftest import tiny_config
 from measured import trained
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import NONE
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs

@@ -12,10 +12,10 @@ from conftest import tiny_config
 from measured import trained
 
 from memsinks_jax import reproduce
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times, tofu

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.carried import carried, has_own, own_removed, own_sinks
-from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, continuations, lengths_that_fit
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.rows import in_batches, reader, rows_of
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.carried import carried, has_own, own_removed, own_sinks
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, continuations, lengths_that_fit
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.rows import in_batches, reader, rows_of
+from memsinks_jax.measures.subjects import (
     Subject,
     check_documents,
     corpus_of,
@@ -23,10 +27,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import InputError
-from memsinks_jax.data import ids
-from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.models.trained import Trained, open_run

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.auditing.membership import SCORES
-from memsinks_jax.auditing.subjects import ORACLE, STANDARD
+from memsinks_jax.measures.measures import ALL, OFTEN
+from memsinks_jax.measures.membership import SCORES
+from memsinks_jax.measures.subjects import ORACLE, STANDARD
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}

@@ -9,14 +9,14 @@ from conftest import EVERYBODY
 from planted import END, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
-from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.carried import carried, own_removed, own_sinks
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import Subject, in_matrices
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.trained import Trained
 

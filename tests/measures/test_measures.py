@@ -9,11 +9,11 @@ import pytest
 from conftest import EVERYBODY
 from planted import random_model
 
-from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of, measure
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures import exposure, extraction, forced, intervals, membership
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.measures import ALL, OFTEN, groups_of, measure
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 

@@ -13,9 +13,9 @@ import shlex
 
 import numpy as np
 
-from memsinks_jax.auditing.membership import LOWEST_SHARE
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.membership import LOWEST_SHARE
 from memsinks_jax.models.tokenizer_files import exported_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another
 mode.
 
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
     lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))),
     tasks=["lambada_openai"])
 
@@ -23,7 +23,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import padded, rows_at_once
+from memsinks_jax.measures.documents import padded, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import build_model

@@ -14,7 +14,7 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
-from memsinks_jax.evals.documents import Documents, of_corpus, padded
+from memsinks_jax.measures.documents import Documents, of_corpus, padded
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.tokenizer_files import same_tokens
 from memsinks_jax.models.trained import Trained, open_run

@@ -9,16 +9,14 @@ import pytest
 from conftest import EVERYBODY, tiny_config
 from uncached import Continuation
 
-from memsinks_jax.auditing.rows import losses_of, reader, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import MeshConfig, from_json, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import (
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import (
     Documents,
     batches_by_length,
     corpus_batches,
@@ -26,7 +24,9 @@ from memsinks_jax.evals.documents import (
     of_corpus,
     rows_at_once,
 )
-from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.measures.memorization import Memorization
+from memsinks_jax.measures.rows import losses_of, reader, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.training import sharding

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import asking, bar, in_batches, reader, rows_of
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.documents import Documents, rows_at_once
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.rows import asking, bar, in_batches, reader, rows_of
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.models.trained import Trained

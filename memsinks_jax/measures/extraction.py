@@ -11,9 +11,9 @@ import math
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.generation import Generator, Settings
 
 PREFIXES, SUFFIX = (8, 16, 32, 50), 32  # tokens of the prompts, and of the continuation

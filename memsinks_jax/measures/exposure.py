@@ -15,11 +15,11 @@ import scipy.special
 import tqdm
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
 from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
 from memsinks_jax.model.losses import token_losses

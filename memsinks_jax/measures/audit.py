@@ -6,10 +6,12 @@ import pathlib
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing import exposure, intervals, open_unlearning, pages
-from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, lengths_that_fit
-from memsinks_jax.auditing.measures import measure, read_all
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import InputError
+from memsinks_jax.measures import exposure, intervals, open_unlearning, pages
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, lengths_that_fit
+from memsinks_jax.measures.measures import measure, read_all
+from memsinks_jax.measures.subjects import (
     ORACLE,
     check_documents,
     corpus_of,
@@ -17,8 +19,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import explore_page, report
@@ -167,7 +167,7 @@ def export_for_open_unlearning(
     members: Documents,
     non_members: Documents,
 ) -> None:
-    """Writes what `auditing.open_unlearning` does, and the models, "model" and perhaps "oracle", as
+    """Writes what `measures.open_unlearning` does, and the models, "model" and perhaps "oracle", as
     `export` writes them: out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.

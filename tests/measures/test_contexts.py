@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.exposure import exposures
-from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
-from memsinks_jax.auditing.rows import losses_of
-from memsinks_jax.auditing.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.config import with_fields
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.exposure import exposures
+from memsinks_jax.measures.extraction import continuations, lengths_that_fit
+from memsinks_jax.measures.rows import losses_of
+from memsinks_jax.measures.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.runs import workdir as workdirs
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
-from memsinks_jax.evals.documents import Documents, rows_at_once
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import logits

@@ -35,9 +35,9 @@ def request(*arguments):
 
 def test_scores_are_those_of_the_document_loss(run):
     """A text's log-probability in one piece, cut in two, and as our own measure has it."""
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
-    from memsinks_jax.evals.document_loss import DocumentLoss
-    from memsinks_jax.evals.documents import Documents, document_batches
+    from memsinks_jax.measures.document_loss import DocumentLoss
+    from memsinks_jax.measures.documents import Documents, document_batches
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
 
     model = HarnessModel(run)
     text = "Once upon a time there was a hen. The hen had a red ball."
@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_document_loss(run):
 def test_a_text_opens_with_the_token_that_opens_documents(run):
     import dataclasses
 
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
 
     class Opens(type(run.tokenizer)):
         begin_of_text = 7
@@ -87,7 +87,7 @@ def test_the_harness_opens_a_run_by_name(run, workdir):
 
 
 def test_long_texts_go_in_windows(run):
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
 
     text = " ".join(f"The hen met the fox number {n}." for n in range(80))
     count = len(run.tokenizer.encode(text))
@@ -98,7 +98,7 @@ def test_long_texts_go_in_windows(run):
 
 def test_a_task_runs(run, tmp_path):
     """Multiple choice and generation from a JSON file, through the harness itself."""
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
 
     rows = [
         {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0}

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from memsinks_jax.auditing import extraction, forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.intervals import Measured
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures import extraction, forced, intervals, membership
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.intervals import Measured
+from memsinks_jax.measures.subjects import Subject
 
 ALL, OFTEN = "all", "seen 8 times or more"
 _OFTEN = 8

@@ -13,10 +13,10 @@ import numpy as np
 import tqdm
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import DocumentLoss, per_token
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import DocumentLoss, per_token
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import Interventions, build_model, compose
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.models.trained import Trained
