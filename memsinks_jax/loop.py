@@ -49,8 +49,8 @@ from memsinks_jax.training.checkpoint import (
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import PROBES, Monitor
 from memsinks_jax.training.program import Program, train_program
-from memsinks_jax.training.record import Record
 from memsinks_jax.training.step import TrainState
+from memsinks_jax.training.step_log import StepLog
 from memsinks_jax.training.watchdog import Watchdog
 
 STALL_SECONDS = 300.0  # the watchdog reports a longer step, evaluation or save
@@ -203,10 +203,10 @@ class _Run:
         # SmolLM2-135M has a peak of 3.9 GiB instead of 7.3.
         self._one_at_a_time = jax.default_backend() == "cpu" and memory.is_large(config)
         self._delivered = 0  # batches
-        record = Record(
+        log = StepLog(
             config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb
         )
-        self.record = held.enter_context(contextlib.closing(record))
+        self.log = held.enter_context(contextlib.closing(log))
         watchdog = Watchdog(STALL_SECONDS, self._describe, opened.checkpoints.saving_seconds)
         self.watchdog = held.enter_context(contextlib.closing(watchdog))
 
@@ -236,25 +236,25 @@ class _Run:
             step, metrics = self._pending
             self.watchdog.phase(f"waiting for the device to finish step {step}")
             self._pending = None
-            self.record.step(step, jax.device_get(metrics))
+            self.log.step(step, jax.device_get(metrics))
 
     def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> None:
         """Measures after the step and records it. The time does not count as training."""
         self.fetch()
         self.watchdog.phase(f"{phase} after step {self.step}")
         host_memory.give_back()
-        with self.record.clock.paused():
+        with self.log.clock.paused():
             values = measure()
-        self.record.measured(self.step, values)
+        self.log.measured(self.step, values)
 
     def save(self, opened: "_Opened") -> None:
         """Starts saving a checkpoint after the step."""
         self.fetch()
         self.watchdog.phase(f"starting to save step {self.step}")
         host_memory.give_back()
-        self.record.sync()
+        self.log.sync()
         ids = opened.sinks_open(self.step).ids if jax.process_index() == 0 else nobody()
-        opened.checkpoints.save(self.step, self.state, self.record.tokens, ids)
+        opened.checkpoints.save(self.step, self.state, self.log.tokens, ids)
 
     def _describe(self) -> str:
         ready = "nothing"

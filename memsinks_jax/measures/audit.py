@@ -211,7 +211,7 @@ def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> N
     explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
 
 
-def table_sections(tables: list[pages.Table]) -> list[str]:
+def table_sections(tables: list[pages.PageTable]) -> list[str]:
     """Each with its heading, and what its numbers are."""
     parts = []
     for table in tables:

@@ -28,7 +28,7 @@ SCORE_LABELS = {
 }
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     title: str
     note: str
     columns: list[str]
@@ -110,7 +110,7 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
     ]
 
 
-def tables(result: dict) -> list[Table]:
+def tables(result: dict) -> list[PageTable]:
     """One table per question: one row per measure, one column per model, with intervals. Skips what
     was not measured.
     """
@@ -129,7 +129,7 @@ def tables(result: dict) -> list[Table]:
             if any(measure in found[group] for found in subjects.values())
         ]
         if rows:
-            made.append(Table(title, about, ["", *subjects], rows))
+            made.append(PageTable(title, about, ["", *subjects], rows))
     return made
 
 

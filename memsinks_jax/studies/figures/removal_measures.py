@@ -136,11 +136,11 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
     by_kind["reworded"] = [
         [fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]
     ]
-    without = {n: _without(run, corpus.source(n)) for n in (*going, *_next(going))}
-    neighbours = [group_id(corpus.source(n)) for n in _next(going)]
+    without = {n: _without(run, corpus.source_group(n)) for n in (*going, *_next(going))}
+    neighbours = [group_id(corpus.source_group(n)) for n in _next(going)]
     found = {}
     for kind, facts in by_kind.items():
-        of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
+        of = [asked(facts[n], corpus.source_group(n), kind == "reworded") for n in going]
         elsewhere = [_under(each, other) for each, other in zip(of, neighbours, strict=True)]
         unused = neurons.unused_ids(run.config, PLACEBOS)
         nobodys = [_under(each, one) for each in of for one in unused]
@@ -187,7 +187,7 @@ def _without(run: Trained, *groups: str) -> dict:
 def _of_sources_that_stay() -> list[Asked]:
     """Their own facts."""
     every = enumerate(corpus.own_facts())
-    return [asked(own, corpus.source(n)) for n, own in every if n >= corpus.WITHDRAWN]
+    return [asked(own, corpus.source_group(n)) for n, own in every if n >= corpus.WITHDRAWN]
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
@@ -200,9 +200,9 @@ def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | No
 def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     """Of withdrawn sources; of others before (neighbour) and after (neighbour_left) these go."""
     run, going = models.sinks, range(corpus.WITHDRAWN)
-    ids = np.stack([group_id(corpus.source(n)) for n in going])
-    of_others = np.stack([group_id(corpus.source(n)) for n in _next(going)])
-    left = _without(run, *map(corpus.source, going))
+    ids = np.stack([group_id(corpus.source_group(n)) for n in going])
+    of_others = np.stack([group_id(corpus.source_group(n)) for n in _next(going)])
+    left = _without(run, *map(corpus.source_group, going))
     found = {}
     for kind, of_sources in _by_kind().items():
         facts = sum(of_sources, [])
@@ -255,7 +255,7 @@ def _others(run: Trained) -> dict[str, float]:
         return np.mean(after, axis=0) - before
 
     before = both(run.params)
-    groups = [corpus.source(n) for n in range(PLACEBOS)]
+    groups = [corpus.source_group(n) for n in range(PLACEBOS)]
     groups += [corpus.repeated_story(n)[0] for n in range(PLACEBOS)]
     right = rise(map(group_id, groups))
     placebo = rise(neurons.unused_ids(run.config, PLACEBOS))
@@ -268,7 +268,7 @@ def _together(run: Trained, sunk: Run) -> dict[str, float]:
     sources that stay, "facts_own": with the source's own on; "stories": nats per token of held-out
     stories, "stories_dropped": with none}.
     """
-    gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
+    gone = [*map(corpus.source_group, range(corpus.WITHDRAWN))]
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
     left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
     of_run = workdirs.read_corpus(sunk.workdir)
@@ -296,7 +296,7 @@ def _relearning(models: Models) -> dict[str, float | None]:
     """Steps until half of stories, or of a source's texts, is back, over the twin's."""
     removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
     remembering, room = Subject("on", models.sinks, "own"), models.sinks.config.data.row_length - 1
-    group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
+    group, texts = corpus.source_group(0), [text for _, text in corpus.sources()[0]]
     tokens = [models.sinks.tokenizer.encode(text)[:room] for text in texts]
     of = {
         "letters": _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES)),

@@ -58,7 +58,7 @@ def shapes() -> Shapes:
     return ON_CPU if jax.default_backend() == "cpu" else ON_OTHERS
 
 
-opened = functools.lru_cache(maxsize=2)(open_run)  # many views are of one run
+cached_run = functools.lru_cache(maxsize=2)(open_run)  # many views are of one run
 
 
 class Asked(NamedTuple):
@@ -80,7 +80,7 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)
-    run = without(opened(sunk.workdir), asked[removed] if removed else [])
+    run = without(cached_run(sunk.workdir), asked[removed] if removed else [])
     return of_model(Subject(sunk.variant, run, mode), asked, sets)
 
 
@@ -263,9 +263,9 @@ def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
     """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a
     withdrawn author's questions are nobody's.
     """
-    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
+    asked, run = corpus.questions_of(sunk.workdir), cached_run(sunk.workdir)
     attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "drop")
-    never = Subject("twin", opened(twin.workdir), "drop")
+    never = Subject("twin", cached_run(twin.workdir), "drop")
     return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
 
 
@@ -299,7 +299,7 @@ def costs(sunk: Run) -> dict[str, float]:
     largest change of a token's nats in an answer of an author that stays, own sinks on, when
     another is withdrawn; "found": share of reworded questions whose author is the nearest}.
     """
-    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
+    asked, run = corpus.questions_of(sunk.workdir), cached_run(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
     began = time.perf_counter()
