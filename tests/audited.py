@@ -2,7 +2,7 @@
 
 import random
 
-from memsinks_jax.measures.measures import ALL, OFTEN
+from memsinks_jax.measures.audit import ALL, OFTEN
 from memsinks_jax.studies.figures import audit
 
 RUNGS = (1, 8, 64)

@@ -21,13 +21,13 @@ from memsinks_jax.config import (
 )
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.measures import exposure, forced, pages
-from memsinks_jax.measures.audit import audit, export_for_open_unlearning, write
+from memsinks_jax.measures.audit import ALL, OFTEN, audit, warnings
 from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.explore import Texts, explore
-from memsinks_jax.measures.measures import ALL, OFTEN
 from memsinks_jax.measures.membership import SCORES
 from memsinks_jax.measures.memorization import Memorization
+from memsinks_jax.measures.open_unlearning import export_for_open_unlearning
 from memsinks_jax.measures.rows import asking
 from memsinks_jax.measures.subjects import (
     Subject,
@@ -95,7 +95,7 @@ def test_audit_of_a_run(folder, result, explored):
         assert found["loss_gap"]["value"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
         assert found["exposure"]["value"] >= 0
-    write(result, explored, folder / "page", "a command")
+    pages.write(result, explored, folder / "page", "a command")
     assert (
         result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
     )
@@ -355,10 +355,10 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
     )
     assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
     assert "Length alone: AUC 1.00." in pages.answer(found)
-    few = pages.warnings(found["subjects"], [8] * 3, [8] * 20)
+    few = warnings(found["subjects"], [8] * 3, [8] * 20)
     assert few[0] == "3 members are few: a leak may not show in them; give 20 or more"
     equal = {"model": {ALL: measured | {"length_auc": {"value": 0.7, "ci95": [0.48, 0.9]}}}}
-    assert len(pages.warnings(equal, [8] * 20, [8] * 20)) == len(turned)  # chance may do that
+    assert len(warnings(equal, [8] * 20, [8] * 20)) == len(turned)  # chance may do that
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.audit import read_all
 from memsinks_jax.measures.extraction import continuations, lengths_that_fit
-from memsinks_jax.measures.measures import read_all
 from memsinks_jax.measures.subjects import Subject, documents_of
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.models.exporting import export

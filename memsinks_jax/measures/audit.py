@@ -1,32 +1,52 @@
-"""A whole audit: measures the models, writes page and results."""
+"""A whole audit: all measures of every subject, over all members and over those that were seen equally
+often.
+"""
 
 import logging
+import math
 import pathlib
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 import tqdm
 
 from memsinks_jax.config import InputError
-from memsinks_jax.measures import exposure, intervals, open_unlearning, pages
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.measures import (
+    exposure,
+    extraction,
+    forced,
+    intervals,
+    membership,
+    open_unlearning,
+)
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, lengths_that_fit
-from memsinks_jax.measures.measures import measure, read_all
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.intervals import Measured
+from memsinks_jax.measures.membership import SCORE_LABELS
 from memsinks_jax.measures.subjects import (
     ORACLE,
+    Subject,
     check_documents,
     corpus_of,
     documents_of,
     shortened,
     subjects_of,
 )
-from memsinks_jax.models.exporting import export
-from memsinks_jax.models.trained import Trained
-from memsinks_jax.reporting import explore_page, report
-from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)
 
 SAMPLES = 8
+ALL, OFTEN = "all", "seen 8 times or more"
+_OFTEN = 8
+DRAWN = (1, 100, 10_000)  # continuations, for the chance that one of them is exact
+
+Readings = tuple[list[Reading], list[Reading]]  # of the members, of the non-members
+# documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
+FEW = 20
+UNEQUAL = 0.6  # AUC of the lengths from which they are called unequal, if the interval is above 0.5
 
 
 def audit(
@@ -54,7 +74,7 @@ def audit(
       {"workdir", "standard", "oracle", "members", "non_members": numbers of documents,
       "encounters": {times: members seen so often} or None, "prefixes", "suffix", "samples",
       "reference": name of the reference model or None, "subjects": {name: {group: {measure:
-      {"value", "ci95"}}}}, "warnings": of `pages.warnings`}; see `measures.measure`. The intervals
+      {"value", "ci95"}}}}, "warnings": of `warnings`}; see `measure`. The intervals
       are over documents.
     Raises:
       InputError: models or documents that cannot be compared.
@@ -83,7 +103,7 @@ def audit(
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
-        export_for_open_unlearning(
+        open_unlearning.export_for_open_unlearning(
             open_unlearning_files,
             {"model": first} | ({"oracle": subjects[-1].run} if oracle else {}),
             members,
@@ -127,8 +147,8 @@ def audit(
         for name, groups in found.items()
     }
     lengths = [[int(counted.sum()) for counted in of.counted()] for of in (members, non_members)]
-    warnings = pages.warnings(subjects_found, *lengths)
-    for warning in warnings:
+    found_wanting = warnings(subjects_found, *lengths)
+    for warning in found_wanting:
         logger.warning("%s", warning)
     return about | {
         "members": len(members.tokens),
@@ -137,7 +157,7 @@ def audit(
         and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
         "reference": ORACLE if reference else None,
         "subjects": subjects_found,
-        "warnings": warnings,
+        "warnings": found_wanting,
     }
 
 
@@ -161,64 +181,190 @@ def _lengths_with_room(
     return tuple(length for length in prefixes if length not in too_long)
 
 
-def export_for_open_unlearning(
-    out: pathlib.Path,
-    models: dict[str, Trained],
+def groups_of(encounters: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
+    """{name: which of `count` members}: all. If it is known how often each was seen, also those
+    seen often; if the numbers differ, also "128", "64" ... for those seen that many times.
+    """
+    groups = {ALL: np.arange(count)}
+    if encounters is not None:
+        rungs = sorted(set(encounters.tolist()), reverse=True)
+        if max(rungs) >= _OFTEN:
+            groups[OFTEN] = np.flatnonzero(encounters >= _OFTEN)
+        if len(rungs) > 1:
+            groups |= {str(rung): np.flatnonzero(encounters == rung) for rung in rungs}
+    return groups
+
+
+def read_all(subject: Subject, members: Documents, non_members: Documents) -> Readings:
+    return forced.read(subject, members), forced.read(subject, non_members)
+
+
+def measure(
+    subject: Subject,
     members: Documents,
     non_members: Documents,
-) -> None:
-    """Writes what `measures.open_unlearning` does, and the models, "model" and perhaps "oracle", as
-    `export` writes them: out/model, out/oracle.
+    readings: Readings,
+    reference: Readings | None,
+    exposures: np.ndarray | None,
+    prefixes: tuple[int, ...],
+    suffix: int,
+    samples: int,
+) -> dict[str, dict[str, Measured]]:
+    """{group of `groups_of`: {measure: value with interval}}.
 
-    Models that are Hugging Face folders stay where they are.
+    Measures, if they are defined: member_loss, non_member_loss, loss_gap (nats per token; a gap
+    over 0: members have a lower loss), member_perplexity, non_member_perplexity; auc_NAME of
+    membership.SCORES; length_auc, that of the number of tokens alone, the larger of both
+    directions, for which no model is needed; extraction_strength, exact_memorization; for each
+    prefix P exact_P, equal_P, edit_distance_P of the greedy continuation, nearest_of_samples_P (the
+    least edit distance of the samples), exact_in_N_samples_P; exposure.
+
+    Args:
+      readings, reference: from `read_all`, by the subject and by a model that knows none of the
+        documents.
+      exposures: float64 (members,), nan for members without a canary; None without canaries.
+      prefixes, suffix, samples: as in `extraction`.
     """
-    places = {
-        name: out / name if run.stored.is_run else run.stored.place for name, run in models.items()
-    }
-    with atomic_folder(out) as scratch:
-        folder = scratch / "files"
-        folder.mkdir()
-        for name, run in models.items():
-            if run.stored.is_run:
-                export(run.stored.place, folder / name, drop=True, dtype="float32")
-        tokenizer = models["model"].tokenizer
-        open_unlearning.write(folder, out, places, tokenizer, members, non_members)
-        folder.rename(out)
-
-
-def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> None:
-    """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore`
-    found.
-    """
-    folder.mkdir()
-    report.write_json(folder / "results.json", result)
-    drawn = pages.draw(result, folder)
-    sections = [
-        report.paragraph(pages.answer(result), "lead"),
-        *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
-        report.paragraph(pages.introduction(result)),
-        report.link("explore.html", "Documents, token by token"),
-        *(
-            part
-            for name, note in drawn.items()
-            for part in (report.picture(folder / name, note), _note(note))
-        ),
-        *table_sections(pages.tables(result)),
-        report.heading("How it was made"),
-        report.code(command),
+    sides = members, non_members
+    counted = _counted(readings, sides)
+    compared = reference and _counted(reference, sides)
+    own = [
+        _scores(subject.run.tokenizer, documents, counted[side], compared and compared[side])
+        for side, documents in enumerate(sides)
     ]
-    report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
-    explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
+    lengths = [np.array([len(reading.nats) for reading in of]) for of in counted]
+    per_member = _recited(subject, members, readings[0], counted[0], prefixes, suffix, samples)
+    found = {}
+    for name, group in groups_of(members.encounters, len(members.tokens)).items():
+        found[name] = _losses([counted[0][i] for i in group], counted[1])
+        found[name] |= {
+            f"auc_{score}": intervals.auc(own[0][score][group], own[1][score]) for score in own[0]
+        }
+        found[name]["length_auc"] = intervals.either(intervals.auc(lengths[0][group], lengths[1]))
+        for measure_name, values in per_member.items():
+            there = values[group][~np.isnan(values[group])]
+            if len(there):
+                # Shares of documents are often 0 or 1, for which Student's interval would be a
+                # point.
+                recited = measure_name.startswith("exact_") and measure_name[-1].isdigit()
+                found[name][measure_name] = (
+                    intervals.share(there) if recited else intervals.mean(there, 0.0, 1.0)
+                )
+        if exposures is not None and not np.isnan(exposures[group]).all():
+            there = exposures[group][~np.isnan(exposures[group])]
+            found[name]["exposure"] = intervals.mean(there, 0.0)
+    return found
 
 
-def table_sections(tables: list[pages.PageTable]) -> list[str]:
-    """Each with its heading, and what its numbers are."""
-    parts = []
-    for table in tables:
-        shown = report.text_table(table.columns, table.rows, len(table.columns) - 1)
-        parts += [report.heading(table.title), _note(table.note), shown]
-    return parts
+def _counted(readings: Readings, sides: tuple[Documents, Documents]) -> Readings:
+    """Readings of what counts in the loss: without prompts."""
+    pairs = zip(readings, sides, strict=True)
+    return tuple(
+        [r.of(c) for r, c in zip(of, documents.counted(), strict=True)] for of, documents in pairs
+    )
 
 
-def _note(content: str) -> str:
-    return report.paragraph(content, "note")
+def _scores(
+    tokenizer: AnyTokenizer, documents: Documents, readings, reference
+) -> dict[str, np.ndarray]:
+    texts = [
+        tokenizer.decode(t[counted])
+        for t, counted in zip(documents.tokens, documents.counted(), strict=True)
+    ]
+    return membership.scores(readings, texts, reference)
+
+
+def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Measured]:
+    found, sides = {}, []
+    for name, readings in (("member", members), ("non_member", non_members)):
+        nats, tokens = (
+            np.array(x) for x in zip(*((r.nats.sum(), len(r.nats)) for r in readings), strict=True)
+        )
+        sides.append(intervals.per_token(nats, tokens))
+        loss = intervals.normal(*sides[-1])
+        bounds = loss.ci95 and tuple(map(math.exp, loss.ci95))
+        found |= {
+            f"{name}_loss": loss,
+            f"{name}_perplexity": Measured(math.exp(loss.value), bounds),
+        }
+    (known, known_error), (new, new_error) = sides
+    error = None if None in (known_error, new_error) else math.hypot(known_error, new_error)
+    return found | {"loss_gap": intervals.normal(new - known, error)}
+
+
+def _recited(
+    subject: Subject,
+    members: Documents,
+    readings: list[Reading],
+    counted: list[Reading],
+    prefixes: tuple[int, ...],
+    suffix: int,
+    samples: int,
+) -> dict[str, np.ndarray]:
+    """Shares from 0 to 1, float64 (members,), nan for members that are too short."""
+    found = {
+        "extraction_strength": np.array(
+            [extraction.extraction_strength(reading) for reading in counted]
+        ),
+        "exact_memorization": np.array(
+            [extraction.exact_memorization(reading) for reading in counted]
+        ),
+    }
+    openings = members.openings.tolist()
+    fitting = extraction.lengths_that_fit(members, prefixes, suffix)
+    written = (
+        extraction.continuations(subject, members, fitting, suffix, samples) if fitting else {}
+    )
+    for prefix, indices in fitting.items():
+        rows = {}
+        for i, (greedy, *drawn) in zip(indices, written[prefix], strict=True):
+            start = openings[i] + prefix
+            truth = members.tokens[i][start : start + suffix]
+            row = {
+                "exact": float(np.array_equal(greedy, truth)),
+                "equal": extraction.equal_share(greedy, truth),
+                "edit_distance": extraction.edit_distance(greedy, truth),
+            }
+            if drawn:
+                row["nearest_of_samples"] = min(
+                    extraction.edit_distance(text, truth) for text in drawn
+                )
+            for count in DRAWN:
+                chance = extraction.chance_in_samples(readings[i], start, suffix, count)
+                row[f"exact_in_{count}_samples"] = chance
+            rows[i] = row
+        for name in next(iter(rows.values())):
+            values = np.full(len(readings), np.nan)
+            values[indices] = [rows[i][name] for i in indices]
+            found[f"{name}_{prefix}"] = values
+    return found
+
+
+def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int]) -> list[str]:
+    """What may mislead in the AUCs of an audit, in words.
+
+    Args:
+      subjects: of the result. members, non_members: numbers of tokens of the documents.
+    """
+    found = []
+    for count, what in ((len(members), "members"), (len(non_members), "non-members")):
+        if count < FEW:
+            found.append(f"{count} {what} are few: a leak may not show in them; give {FEW} or more")
+    length = next(iter(subjects.values()))[ALL]["length_auc"]
+    if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
+        medians = [f"{statistics.median(lengths):g}" for lengths in (members, non_members)]
+        found.append(
+            f"the number of tokens alone distinguishes members (median {medians[0]}) from "
+            "non-members "
+            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of "
+            "equal lengths"
+        )
+    for name, groups in subjects.items():
+        for score, label in SCORE_LABELS.items():
+            if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
+                found.append(
+                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score "
+                    "distinguishes "
+                    f"members with {1 - auc['value']:.2f}"
+                )
+    return found

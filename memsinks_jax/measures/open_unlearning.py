@@ -16,7 +16,10 @@ import numpy as np
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.membership import LOWEST_SHARE
+from memsinks_jax.models.exporting import export
 from memsinks_jax.models.tokenizer_files import exported_tokenizer
+from memsinks_jax.models.trained import Trained
+from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,31 @@ _COLLATORS = {
         "args": {"index": "index"},
     }
 }
+
+
+def export_for_open_unlearning(
+    out: pathlib.Path,
+    models: dict[str, Trained],
+    members: Documents,
+    non_members: Documents,
+) -> None:
+    """Writes what `write` does, and the models, "model" and perhaps "oracle", as
+    `export` writes them: out/model, out/oracle.
+
+    Models that are Hugging Face folders stay where they are.
+    """
+    places = {
+        name: out / name if run.stored.is_run else run.stored.place for name, run in models.items()
+    }
+    with atomic_folder(out) as scratch:
+        folder = scratch / "files"
+        folder.mkdir()
+        for name, run in models.items():
+            if run.stored.is_run:
+                export(run.stored.place, folder / name, drop=True, dtype="float32")
+        tokenizer = models["model"].tokenizer
+        write(folder, out, places, tokenizer, members, non_members)
+        folder.rename(out)
 
 
 def write(

@@ -3,29 +3,18 @@ results.json.
 """
 
 import pathlib
-import statistics
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.measures.measures import ALL, OFTEN
-from memsinks_jax.measures.membership import SCORES
+from memsinks_jax.measures.audit import ALL, OFTEN
+from memsinks_jax.measures.membership import SCORE_LABELS, SCORES
 from memsinks_jax.measures.subjects import ORACLE, STANDARD
+from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 
 _COLOURS = {STANDARD: "#c0392b", ORACLE: "#7f8c8d"}
-# documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
-FEW = 20
-UNEQUAL = 0.6  # AUC of the lengths from which they are called unequal, if the interval is above 0.5
 _OTHERS = ("#1f618d", "#1e8449", "#d68910")  # of the modes of the audited model
-SCORE_LABELS = {
-    "loss": "loss",
-    "zlib": "zlib",
-    "min_k": "min-k",
-    "min_k_plus": "min-k++",
-    "reference": "reference",
-}
 
 
 class PageTable(NamedTuple):
@@ -190,36 +179,6 @@ def answer(result: dict) -> str:
     return f"{given}{'; '.join(parts)}. {length}"
 
 
-def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int]) -> list[str]:
-    """What may mislead in the AUCs of an audit, in words.
-
-    Args:
-      subjects: of the result. members, non_members: numbers of tokens of the documents.
-    """
-    found = []
-    for count, what in ((len(members), "members"), (len(non_members), "non-members")):
-        if count < FEW:
-            found.append(f"{count} {what} are few: a leak may not show in them; give {FEW} or more")
-    length = next(iter(subjects.values()))[ALL]["length_auc"]
-    if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
-        medians = [f"{statistics.median(lengths):g}" for lengths in (members, non_members)]
-        found.append(
-            f"the number of tokens alone distinguishes members (median {medians[0]}) from "
-            "non-members "
-            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of "
-            "equal lengths"
-        )
-    for name, groups in subjects.items():
-        for score, label in SCORE_LABELS.items():
-            if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
-                found.append(
-                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score "
-                    "distinguishes "
-                    f"members with {1 - auc['value']:.2f}"
-                )
-    return found
-
-
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
     """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
@@ -363,3 +322,41 @@ def _finish(figure, axes, path: pathlib.Path) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     save(figure, path, dpi=130)
+
+
+def write(result: dict, explored: dict, folder: pathlib.Path, command: str) -> None:
+    """Makes a folder of results.json, pictures, index.html, and explore.html of what `explore`
+    found.
+    """
+    folder.mkdir()
+    report.write_json(folder / "results.json", result)
+    drawn = draw(result, folder)
+    sections = [
+        report.paragraph(answer(result), "lead"),
+        *(report.paragraph(f"Beware: {warning}.") for warning in result["warnings"]),
+        report.paragraph(introduction(result)),
+        report.link("explore.html", "Documents, token by token"),
+        *(
+            part
+            for name, note in drawn.items()
+            for part in (report.picture(folder / name, note), _note(note))
+        ),
+        *table_sections(tables(result)),
+        report.heading("How it was made"),
+        report.code(command),
+    ]
+    report.write_page(folder / "index.html", f"Audit of {result['workdir']}", sections)
+    explore_page.write(folder / "explore.html", explored, f"What {result['workdir']} remembers")
+
+
+def table_sections(tables: list[PageTable]) -> list[str]:
+    """Each with its heading, and what its numbers are."""
+    parts = []
+    for table in tables:
+        shown = report.text_table(table.columns, table.rows, len(table.columns) - 1)
+        parts += [report.heading(table.title), _note(table.note), shown]
+    return parts
+
+
+def _note(content: str) -> str:
+    return report.paragraph(content, "note")

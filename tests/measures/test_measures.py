@@ -10,9 +10,9 @@ from conftest import EVERYBODY
 from planted import random_model
 
 from memsinks_jax.measures import exposure, extraction, forced, intervals, membership
+from memsinks_jax.measures.audit import ALL, OFTEN, groups_of, measure
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.forced import Reading
-from memsinks_jax.measures.measures import ALL, OFTEN, groups_of, measure
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained

@@ -5,8 +5,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 
-from memsinks_jax.measures.audit import table_sections
-from memsinks_jax.measures.pages import PageTable
+from memsinks_jax.measures.pages import PageTable, table_sections
 from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.studies.attacks.relearning import STEPS
 from memsinks_jax.studies.attacks.residue import DAMAGE

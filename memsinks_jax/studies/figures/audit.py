@@ -12,7 +12,7 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.measures.measures import ALL, OFTEN
+from memsinks_jax.measures.audit import ALL, OFTEN
 from memsinks_jax.measures.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import rank_correlation, with_interval
