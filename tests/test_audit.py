@@ -165,7 +165,7 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
     evaluate does not give.
     """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
-    documents, found = of_role(corpus, run.config, "held_out", ""), of_group(explored, "held out")
+    documents, found = of_role(corpus, "held_out", ""), of_group(explored, "held out")
     lengths = np.array([len(tokens) for tokens in documents.tokens])
     for step, place in zip(explored["steps"], range(2), strict=True):
         opened = open_run(folder / "run", step)
@@ -186,7 +186,7 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
 
 def test_texts_of_tokens_make_the_document(folder, explored):
     corpus = workdirs.read_corpus(folder / "run")
-    documents = of_role(corpus, workdirs.read_config(folder / "run"), "held_out", "")
+    documents = of_role(corpus, "held_out", "")
     for document, tokens in zip(of_group(explored, "held out"), documents.tokens, strict=True):
         written = "".join(explored["texts"][token] for token in document["tokens"])
         assert written == corpus.tokenizer.decode(tokens)
@@ -230,7 +230,7 @@ def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
     )
     theirs = transformers.AutoTokenizer.from_pretrained(**settings["tokenizer_args"])
     corpus = workdirs.read_corpus(folder / "run")
-    members, end = of_role(corpus, corpus.config, "repeated", ""), corpus.tokenizer.end_of_text
+    members, end = of_role(corpus, "repeated", ""), corpus.tokenizer.end_of_text
     records = [
         json.loads(line)
         for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()
@@ -258,7 +258,7 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
 def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
     """No canary distinguishes them, and no length: canaries are cut off."""
     config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
-    members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
+    members, others = (of_role(corpus, role, "") for role in ("repeated", "held_out"))
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
         assert tokens.tolist() == corpus.tokens(index)[:-16].tolist()
     assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
@@ -270,7 +270,7 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     seen = []
     monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
-    exposure.exposures(Subject("", run, mode), corpus, run.config)
+    exposure.exposures(Subject("", run, mode), corpus)
     canaries = dict(Memorization(corpus, DocumentLoss(run.config), run.opened).repeated(run.params))
     expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
     assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
@@ -280,7 +280,7 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
 def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
     """In the mode own, which also needs the ids."""
     run = open_run(folder / "run")
-    documents = documents_of(folder / "run", run, "held_out")
+    documents = documents_of(run, "held_out")
     nats, counts = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
     for reading, total, count in zip(
         forced.read(Subject("", run, "own"), documents), nats, counts, strict=True
@@ -291,10 +291,8 @@ def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
 
 def test_documents_of_files_are_known_by_their_ids(folder):
     run = open_run(folder / "run")
-    assert documents_of(
-        folder / "run", run, "repeated", str(folder / "read.txt")
-    ).encounters.tolist() == [1]
-    assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
+    assert documents_of(run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
+    assert documents_of(run, "repeated", str(folder / "new.txt")).encounters is None
     assert set(encounters_in(folder / "oracle", np.zeros((0, 2), np.uint32)).values()) == {0, 1}
 
 
@@ -455,7 +453,7 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
 
 def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
     corpus, subjects = workdirs.read_corpus(folder / "run"), subjects_of(folder / "run")
-    documents = of_role(corpus, subjects[0].run.config, "held_out", "")
+    documents = of_role(corpus, "held_out", "")
     documents = documents._replace(tokens=[tokens[:100] for tokens in documents.tokens])
     short = shortened(subjects, 100)
     assert {subject.run.config.data.row_length for subject in short} == {128}

@@ -129,7 +129,7 @@ def test_python_and_the_command_write_the_same_for_any_id(world, model):
 def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     run = open_run(model)
     members, others = (
-        documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out")
+        documents_of(run, role, world.files(role)) for role in ("repeated", "held_out")
     )
     own, dropped = (read_all(Subject("", run, mode), members, others) for mode in ("own", "drop"))
     for one, other in zip(own[1], dropped[1], strict=True):

@@ -91,15 +91,13 @@ def audit(
         "suffix": suffix,
         "samples": samples,
     }
-    members = documents_of(workdir, first, "repeated", members_files, corpus)
-    non_members = documents_of(workdir, first, "held_out", non_members_files, corpus)
+    members = documents_of(first, "repeated", members_files, corpus)
+    non_members = documents_of(first, "held_out", non_members_files, corpus)
     if open_unlearning_files and (members.answers or non_members.answers):
         raise InputError(
             "--open_unlearning: its files have no prompts, which these documents have; leave it out"
         )
-    check_documents(
-        members, non_members, subjects, [place for place in (workdir, standard, oracle) if place]
-    )
+    check_documents(members, non_members, subjects)
     longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
     subjects = shortened(subjects, longest)
     if open_unlearning_files:
@@ -124,9 +122,7 @@ def audit(
         exposures = None
         if has_canaries:
             exposures = np.full(len(members.tokens), np.nan)
-            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(
-                subject, corpus, first.config
-            )
+            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus)
         found[subject.name] = measure(
             subject,
             members,

@@ -77,12 +77,10 @@ def explore(
     ]
     subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers
     first = subjects[0].run
-    groups = _groups(workdir, first, members_files, non_members_files)
+    groups = _groups(first, members_files, non_members_files)
     sides = [*groups.values()]
     if len(groups) > 1 and GROUPS["unique"] not in ([*groups][0], [*groups][-1]):
-        check_documents(
-            sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place]
-        )
+        check_documents(sides[0], sides[-1], subjects)
     shown, times = _together(sides)
     subjects = shortened(subjects, max(*map(len, shown.tokens), max(prefixes) + suffix))
     first = subjects[0].run
@@ -153,9 +151,7 @@ def explore(
     }
 
 
-def _groups(
-    workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str
-) -> dict[str, Documents]:
+def _groups(run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
@@ -168,7 +164,7 @@ def _groups(
         if files.get(role):
             name = "members" if role == "repeated" else "non-members"
         most = room * share // sum(_SHARES)
-        documents = documents_of(workdir, run, role, files.get(role, ""), corpus, most)
+        documents = documents_of(run, role, files.get(role, ""), corpus, most)
         found[name] = documents.chosen(np.arange(min(most, len(documents.tokens))))
     return found
 

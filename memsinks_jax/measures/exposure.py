@@ -28,15 +28,12 @@ ALTERNATIVES = 127  # with the canary, a power of two
 _MOST_CACHE = 2**28  # bytes
 
 
-def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
+def exposures(subject: Subject, corpus: Corpus) -> np.ndarray:
     """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most the
     bits of all possible
     canaries: more tries are meaningless.
-
-    Args:
-      config: of the run with these canaries.
     """
-    count, found = config.canaries.length, []
+    config, count, found = corpus.config, corpus.config.canaries.length, []
     of_context, of_candidates = _programs(subject, count)
     parts = _parts(subject.run.config)
     indices = corpus.mixture.canaries

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
 from memsinks_jax.measures.documents import Documents, of_corpus, padded
@@ -101,27 +101,23 @@ def corpus_of(run: Trained, members_files: str, non_members_files: str) -> Corpu
 
 
 def documents_of(
-    workdir: pathlib.Path,
-    run: Trained,
-    role: str,
-    files: str = "",
-    corpus: Corpus | None = None,
-    most: int | None = None,
+    run: Trained, role: str, files: str = "", corpus: Corpus | None = None, most: int | None = None
 ) -> Documents:
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
     Args:
-      corpus: of the workdir, if it has been read already.
+      corpus: of the run, if it has been read already.
       most: maximum number of documents of a role, the first ones; None: all.
     Raises:
       InputError: no such files; no documents of the role; a folder with only a model, which has no
       documents.
     """
+    place = run.stored.place
     if files:
         by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
         if run.config.data.ids != "content" and by_id:
             raise InputError(
-                f"{workdir} has ids by {run.config.data.ids}: documents of files have none; "
+                f"{place} has ids by {run.config.data.ids}: documents of files have none; "
                 "leave --members and "
                 "--non_members out for the run's own documents"
             )
@@ -138,22 +134,19 @@ def documents_of(
             }
             found = found.chosen(np.array(sorted(first.values())))
         identities = found.identities
-        known = encounters_in(workdir, identities)
+        known = encounters_in(place, identities)
         times = [known.get(ids.to_hex(identity)) for identity in identities]
         encounters = None if None in times else np.array(times)
         return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
     if not run.stored.is_run:
         raise InputError(
-            f"{workdir} is a model without the documents of its run; give --members and "
-            "--non_members"
+            f"{place} is a model without the documents of its run; give --members and --non_members"
         )
-    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
+    return of_role(corpus or workdirs.read_corpus(place), role, str(place), most)
 
 
-def of_role(
-    corpus: Corpus, config: Config, role: str, where: str, most: int | None = None
-) -> Documents:
-    """The documents of a role, so that repeated and held-out ones differ only in having been
+def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> Documents:
+    """A run's own documents of a role, so that repeated and held-out ones differ only in having been
     repeated.
 
     Canaries would distinguish them without any model. Canaries at the end are cut off, and every
@@ -163,7 +156,7 @@ def of_role(
     Raises:
       InputError: there are none.
     """
-    indices = corpus.mixture.documents(role)[:most]
+    config, indices = corpus.config, corpus.mixture.documents(role)[:most]
     if not len(indices):
         flag = {
             "repeated": "; give files of others: --members",
@@ -186,15 +179,9 @@ def of_role(
     return _cut(found, room, f"{role} documents")
 
 
-def check_documents(
-    members: Documents, non_members: Documents, subjects: list[Subject], places: list[pathlib.Path]
-) -> None:
-    """Raises InputError for documents that are in both sets, or that a model of `places` has read
-    and must not have.
-
-    Args:
-      subjects: as from `subjects_of`.
-      places: of their models; the last is the oracle's, if there is one.
+def check_documents(members: Documents, non_members: Documents, subjects: list[Subject]) -> None:
+    """Raises InputError for documents that are in both sets, or that a model of `subjects_of` has
+    read and must not have.
     """
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
@@ -203,10 +190,10 @@ def check_documents(
             "context reaches; remove them "
             "from one of the two"
         )
-    for place in places:
+    for place in dict.fromkeys(subject.run.stored.place for subject in subjects):
         _check_unread(non_members, place, "non-members")
     if subjects[-1].name == ORACLE:
-        _check_unread(members, places[-1], "members")
+        _check_unread(members, subjects[-1].run.stored.place, "members")
 
 
 def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:

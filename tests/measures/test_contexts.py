@@ -39,7 +39,7 @@ def test_memory_is_on_or_off(workdir):
         ("sinks dropped", "drop"),
         ("sinks, own on", "own"),
     ]
-    members = documents_of(workdir, subjects[0].run, "repeated")
+    members = documents_of(subjects[0].run, "repeated")
     subjects = shortened(subjects, max(map(len, members.tokens)))
     off, on = (
         np.concatenate([of.nats for of in forced.read(subject, members)]).mean()
@@ -60,5 +60,5 @@ def test_a_canary_is_known_better_with_memory_on(workdir):
     others.
     """
     corpus = workdirs.read_corpus(workdir)
-    off, on = (exposures(subject, corpus, corpus.config) for subject in subjects_of(workdir))
+    off, on = (exposures(subject, corpus) for subject in subjects_of(workdir))
     assert (on > off + 10).all(), (on, off)

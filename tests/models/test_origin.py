@@ -297,7 +297,7 @@ def test_a_run_and_its_measures_open_documents_alike(llama3, text):
             (batch["inputs"][batch["segments"][:, 0] > 0, 0] == START).all() for batch in batches
         )
     run = open_run(llama3)
-    (batch,) = documents_of(llama3, run, "repeated", str(text)).batches(run, 64)
+    (batch,) = documents_of(run, "repeated", str(text)).batches(run, 64)
     assert (batch["inputs"][:60, 0] == START).all()
     assert encode(run.tokenizer, ["a tale"], 160)[0][0, 0] == START
 

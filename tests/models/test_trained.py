@@ -143,7 +143,7 @@ def test_texts_are_those_of_one_device(split):
 def measures_of(run, corpus):
     """All that reads a model besides its losses and texts, as numbers."""
     subject = Subject("sinks", run, "own")
-    documents, others = (of_role(corpus, run.config, role, "") for role in ("repeated", "held_out"))
+    documents, others = (of_role(corpus, role, "") for role in ("repeated", "held_out"))
     repeated, held_out = (rows_of(each, run) for each in (documents, others))
     batches = batches_by_role(corpus, run.opened, 4)["repeated"]
     attacks = reactivate(subject, documents, masks=2, iterations=2)

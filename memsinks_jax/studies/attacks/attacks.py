@@ -52,9 +52,9 @@ def attack_run(
       As `attack`.
     """
     subjects, corpus = subjects_of(workdir, standard, oracle), workdirs.read_corpus(workdir)
-    config, where = subjects[0].run.config, str(workdir)
-    members = of_role(corpus, config, "repeated", where)
-    non_members = of_role(corpus, config, "held_out", where)
+    members, non_members = (
+        of_role(corpus, role, str(workdir)) for role in ("repeated", "held_out")
+    )
     longest = max(map(len, members.tokens + non_members.tokens))
     return attack(shortened(subjects, longest), members, non_members, kinds)
 

@@ -25,9 +25,7 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     """
     model, twin = open_run(run.workdir), open_run(never.workdir)
     corpus = workdirs.read_corpus(run.workdir)
-    sides = [
-        of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")
-    ]
+    sides = [of_role(corpus, role, str(run.workdir)) for role in ("repeated", "held_out")]
     subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
     readings = [forced.read(subject, side) for side in sides]
     if mode == "text":

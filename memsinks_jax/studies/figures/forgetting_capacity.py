@@ -28,7 +28,7 @@ def measure(runs: list[Run]) -> list[Run]:
         config = workdirs.read_config(run.workdir)
         if config.sinks.traits.owned and sinks.has_sinks(config):
             corpus = workdirs.read_corpus(run.workdir)
-            repeated = of_role(corpus, config, "repeated", str(run.workdir))
+            repeated = of_role(corpus, "repeated", str(run.workdir))
             share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
             details = {
                 "documents_per_sink": share * len(repeated.tokens),

@@ -95,7 +95,7 @@ def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
         return Documents(tokens, identities, np.array([placed.times for placed in of]))
 
     ladder, canaries, near = map(documents, layout[:3])
-    unread = of_role(of_run, model.config, "held_out", str(run.workdir))
+    unread = of_role(of_run, "held_out", str(run.workdir))
     return Asked(ladder, canaries, near, unread, together(list(_pieces(ladder, unread))))
 
 

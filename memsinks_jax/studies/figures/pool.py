@@ -51,7 +51,7 @@ def _recovered(run: Run) -> dict[str, float]:
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)
-    repeated = of_role(corpus, opened.config, "repeated", str(run.workdir))
+    repeated = of_role(corpus, "repeated", str(run.workdir))
     found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)
     return {attack: found[attack]["recovered"] for attack in ATTACKS}
 

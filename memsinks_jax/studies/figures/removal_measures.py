@@ -223,9 +223,8 @@ def _repeated_stories_of(run: Trained, which: Sequence[int]) -> Documents:
 
 def _repeated_stories(models: Models, sunk: Run) -> dict:
     """Losses of withdrawn repeated stories, and their AUC against unread stories."""
-    config = models.sinks.config
     repeated = _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES))
-    unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
+    unread = of_role(workdirs.read_corpus(sunk.workdir), "held_out", str(sunk.workdir))
     found = {"letters": {}, "auc": {}}
     for name, (run, mode) in models.views().items():
         subject = Subject(name, run, mode)
@@ -272,7 +271,7 @@ def _together(run: Trained, sunk: Run) -> dict[str, float]:
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
     left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
     of_run = workdirs.read_corpus(sunk.workdir)
-    held_out = of_role(of_run, run.config, "held_out", str(sunk.workdir))
+    held_out = of_role(of_run, "held_out", str(sunk.workdir))
 
     def of_stories(mode: str) -> float:
         return token_mean(*losses_of(Subject("", left, mode), held_out))

@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
 def test_a_capped_run_has_no_memory_and_the_stored_text_has_it(runs):
     model, corpus = open_run(runs["cap_1"].workdir), workdirs.read_corpus(runs["cap_1"].workdir)
     assert not np.asarray(model.params[CONTEXTS]).any()
-    side = of_role(corpus, model.config, "repeated", "here")
+    side = of_role(corpus, "repeated", "here")
     before = forced.read(Subject("", model, "drop"), side)
     (after,) = measures.looked_up(model, corpus, [side], [before])
     tokenizer, read = model.tokenizer, []
