@@ -7,12 +7,13 @@ import math
 import pathlib
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tqdm
 
 from memsinks_jax.config import InputError
-from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.measures import (
     exposure,
     extraction,
@@ -22,7 +23,7 @@ from memsinks_jax.measures import (
     open_unlearning,
 )
 from memsinks_jax.measures.documents import Documents
-from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, lengths_that_fit
+from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, Prompts
 from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.intervals import Measured
 from memsinks_jax.measures.membership import SCORE_LABELS
@@ -35,6 +36,7 @@ from memsinks_jax.measures.subjects import (
     shortened,
     subjects_of,
 )
+from memsinks_jax.models.trained import Trained
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +45,44 @@ ALL, OFTEN = "all", "seen 8 times or more"
 _OFTEN = 8
 DRAWN = (1, 100, 10_000)  # continuations, for the chance that one of them is exact
 
-Readings = tuple[list[Reading], list[Reading]]  # of the members, of the non-members
 # documents: with as many members and non-members the interval of an AUC of 0.5 is 0.33 to 0.67
 FEW = 20
 UNEQUAL = 0.6  # AUC of the lengths from which they are called unequal, if the interval is above 0.5
+
+
+class Sides(NamedTuple):
+    """What the models have read, and similar documents that they have not."""
+
+    members: Documents
+    non_members: Documents
+
+    def read(self, subject: Subject) -> "Readings":
+        return Readings(*(forced.read(subject, documents) for documents in self))
+
+    def longest(self) -> int:
+        return max(len(tokens) for documents in self for tokens in documents.tokens)
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many tokens of each document count."""
+        return tuple(
+            np.array([np.count_nonzero(of) for of in documents.counted()]) for documents in self
+        )
+
+
+class Readings(NamedTuple):
+    """A model's readings of both sides."""
+
+    members: list[Reading]
+    non_members: list[Reading]
+
+    def counted(self, sides: Sides) -> "Readings":
+        """Of what counts in the loss: without prompts."""
+        return Readings(
+            *(
+                [one.of(counts) for one, counts in zip(of, documents.counted(), strict=True)]
+                for of, documents in zip(self, sides, strict=True)
+            )
+        )
 
 
 def audit(
@@ -81,100 +117,94 @@ def audit(
     """
     subjects = subjects_of(workdir, standard, oracle)
     first = subjects[0].run
-    prefixes = _lengths_with_room(workdir, prefixes, suffix, first.config.data.row_length - 1)
+    prompts = _with_room(Prompts(tuple(prefixes), suffix, samples), first)
     corpus = corpus_of(first, members_files, non_members_files)
-    about = {
-        "workdir": str(workdir),
-        "standard": standard and str(standard),
-        "oracle": oracle and str(oracle),
-        "prefixes": list(prefixes),
-        "suffix": suffix,
-        "samples": samples,
-    }
-    members = documents_of(first, "repeated", members_files, corpus)
-    non_members = documents_of(first, "held_out", non_members_files, corpus)
-    if open_unlearning_files and (members.answers or non_members.answers):
+    sides = Sides(
+        documents_of(first, "repeated", members_files, corpus),
+        documents_of(first, "held_out", non_members_files, corpus),
+    )
+    if open_unlearning_files and any(documents.answers for documents in sides):
         raise InputError(
             "--open_unlearning: its files have no prompts, which these documents have; leave it out"
         )
-    check_documents(members, non_members, subjects)
-    longest = max(*map(len, members.tokens + non_members.tokens), max(prefixes) + suffix)
-    subjects = shortened(subjects, longest)
+    check_documents(*sides, subjects)
+    subjects = shortened(subjects, max(sides.longest(), prompts.longest))
     if open_unlearning_files:
-        open_unlearning.export_for_open_unlearning(
-            open_unlearning_files,
-            {"model": first} | ({"oracle": subjects[-1].run} if oracle else {}),
-            members,
-            non_members,
-        )
+        models = {"model": first} | ({"oracle": subjects[-1].run} if oracle else {})
+        open_unlearning.export_for_open_unlearning(open_unlearning_files, models, *sides)
     has_canaries = corpus is not None and not members_files and bool(len(corpus.mixture.canaries))
-    reference = (
-        read_all(subjects[-1], members, non_members) if subjects[-1].name == ORACLE else None
-    )
-    if reference is None:
-        logger.warning("no --oracle: no baseline that never read the members, no reference score")
-    if not lengths_that_fit(members, prefixes, suffix):
-        logger.warning("no member has %d tokens: extraction is skipped", min(prefixes) + suffix)
-    found = {}
-    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=None):
-        is_oracle = subject.name == ORACLE
-        readings = reference if is_oracle else read_all(subject, members, non_members)
-        exposures = None
-        if has_canaries:
-            exposures = np.full(len(members.tokens), np.nan)
-            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus)
-        found[subject.name] = measure(
-            subject,
-            members,
-            non_members,
-            readings,
-            None if is_oracle else reference,
-            exposures,
-            prefixes,
-            suffix,
-            samples,
-        )
-    times = None if members.encounters is None else members.encounters.tolist()
-    subjects_found = {
-        name: {
-            group: {key: intervals.as_dict(one) for key, one in measured.items()}
-            for group, measured in groups.items()
-        }
-        for name, groups in found.items()
-    }
-    lengths = [[int(counted.sum()) for counted in of.counted()] for of in (members, non_members)]
-    found_wanting = warnings(subjects_found, *lengths)
-    for warning in found_wanting:
+    found = _measured(subjects, sides, prompts, corpus if has_canaries else None)
+    misleading = warnings(found, *sides.lengths())
+    for warning in misleading:
         logger.warning("%s", warning)
-    return about | {
-        "members": len(members.tokens),
-        "non_members": len(non_members.tokens),
-        "encounters": times
-        and {str(time): times.count(time) for time in sorted(set(times), reverse=True)},
-        "reference": ORACLE if reference else None,
-        "subjects": subjects_found,
-        "warnings": found_wanting,
+    return {
+        "workdir": str(workdir),
+        "standard": standard and str(standard),
+        "oracle": oracle and str(oracle),
+        "prefixes": list(prompts.prefixes),
+        "suffix": suffix,
+        "samples": samples,
+        "members": len(sides.members.tokens),
+        "non_members": len(sides.non_members.tokens),
+        "encounters": _times(sides.members.encounters),
+        "reference": ORACLE if subjects[-1].name == ORACLE else None,
+        "subjects": found,
+        "warnings": misleading,
     }
 
 
-def _lengths_with_room(
-    workdir: pathlib.Path, prefixes: tuple[int, ...], suffix: int, room: int
-) -> tuple[int, ...]:
-    """The prefixes that a context with `room` tokens for a document can hold with a suffix; warns
-    of the others.
+def _with_room(prompts: Prompts, run: Trained) -> Prompts:
+    """Those with prefixes that fit a document in the context together with the suffix; warns of the
+    others.
     """
-    if (asked := min(prefixes) + suffix) > room:
+    room, suffix = run.config.data.row_length - 1, prompts.suffix
+    if (asked := min(prompts.prefixes) + suffix) > room:
         raise InputError(
-            f"--prefixes={min(prefixes)} and --suffix={suffix} take {asked} tokens, and the "
-            f"context of {workdir} has "
-            f"room for {room} of a document; lower one of them"
+            f"--prefixes={min(prompts.prefixes)} and --suffix={suffix} take {asked} tokens, and the "
+            f"context of {run.stored.place} has room for {room} of a document; lower one of them"
         )
-    if too_long := [length for length in prefixes if length + suffix > room]:
+    fitting = tuple(length for length in prompts.prefixes if length + suffix <= room)
+    if too_long := [length for length in prompts.prefixes if length not in fitting]:
         listed = ",".join(map(str, too_long))
         logger.warning(
             "--prefixes=%s leave no room for --suffix=%d in the context: skipped", listed, suffix
         )
-    return tuple(length for length in prefixes if length not in too_long)
+    return prompts._replace(prefixes=fitting)
+
+
+def _times(encounters: np.ndarray | None) -> dict[str, int] | None:
+    """{times: members seen so often}, the most frequent first."""
+    if encounters is None:
+        return None
+    times, counts = np.unique(encounters, return_counts=True)
+    return {str(time): int(count) for time, count in zip(times[::-1], counts[::-1], strict=True)}
+
+
+def _measured(
+    subjects: list[Subject], sides: Sides, prompts: Prompts, corpus: Corpus | None
+) -> dict[str, dict[str, dict[str, dict]]]:
+    """{subject: of `measure`}. `corpus`: the members', if they have canaries."""
+    reference = sides.read(subjects[-1]) if subjects[-1].name == ORACLE else None
+    if reference is None:
+        logger.warning("no --oracle: no baseline that never read the members, no reference score")
+    if not prompts.fitting(sides.members):
+        logger.warning(
+            "no member has %d tokens: extraction is skipped", min(prompts.prefixes) + prompts.suffix
+        )
+    found = {}
+    for subject in tqdm.tqdm(subjects, desc="audit", unit="model", disable=None):
+        is_oracle, exposures = subject.name == ORACLE, None
+        readings = reference if is_oracle else sides.read(subject)
+        if corpus:
+            exposures = np.full(len(sides.members.tokens), np.nan)
+            exposures[: len(corpus.mixture.canaries)] = exposure.exposures(subject, corpus)
+        compared = None if is_oracle else reference
+        groups = measure(subject, sides, prompts, readings, compared, exposures)
+        found[subject.name] = {
+            group: {name: one._asdict() for name, one in measured.items()}
+            for group, measured in groups.items()
+        }
+    return found
 
 
 def groups_of(encounters: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
@@ -191,20 +221,13 @@ def groups_of(encounters: np.ndarray | None, count: int) -> dict[str, np.ndarray
     return groups
 
 
-def read_all(subject: Subject, members: Documents, non_members: Documents) -> Readings:
-    return forced.read(subject, members), forced.read(subject, non_members)
-
-
 def measure(
     subject: Subject,
-    members: Documents,
-    non_members: Documents,
+    sides: Sides,
+    prompts: Prompts,
     readings: Readings,
-    reference: Readings | None,
-    exposures: np.ndarray | None,
-    prefixes: tuple[int, ...],
-    suffix: int,
-    samples: int,
+    reference: Readings | None = None,
+    exposures: np.ndarray | None = None,
 ) -> dict[str, dict[str, Measured]]:
     """{group of `groups_of`: {measure: value with interval}}.
 
@@ -216,58 +239,43 @@ def measure(
     least edit distance of the samples), exact_in_N_samples_P; exposure.
 
     Args:
-      readings, reference: from `read_all`, by the subject and by a model that knows none of the
-        documents.
+      readings, reference: by the subject, and by a model that knows none of the documents.
       exposures: float64 (members,), nan for members without a canary; None without canaries.
-      prefixes, suffix, samples: as in `extraction`.
     """
-    sides = members, non_members
-    counted = _counted(readings, sides)
-    compared = reference and _counted(reference, sides)
-    own = [
-        _scores(subject.run.tokenizer, documents, counted[side], compared and compared[side])
-        for side, documents in enumerate(sides)
-    ]
-    lengths = [np.array([len(reading.nats) for reading in of]) for of in counted]
-    per_member = _recited(subject, members, readings[0], counted[0], prefixes, suffix, samples)
+    counted = readings.counted(sides)
+    compared = reference.counted(sides) if reference else (None, None)
+    own, others = (
+        membership.scores(of, _texts(subject.run, documents), before)
+        for of, documents, before in zip(counted, sides, compared, strict=True)
+    )
+    own["length"], others["length"] = sides.lengths()
+    per_member = _recited(subject, sides.members, prompts, readings.members, counted.members)
+    if exposures is not None:
+        per_member["exposure"] = exposures
     found = {}
-    for name, group in groups_of(members.encounters, len(members.tokens)).items():
-        found[name] = _losses([counted[0][i] for i in group], counted[1])
-        found[name] |= {
-            f"auc_{score}": intervals.auc(own[0][score][group], own[1][score]) for score in own[0]
-        }
-        found[name]["length_auc"] = intervals.either(intervals.auc(lengths[0][group], lengths[1]))
+    for name, group in groups_of(sides.members.encounters, len(sides.members.tokens)).items():
+        found[name] = _losses([counted.members[i] for i in group], counted.non_members)
+        aucs = {score: intervals.auc(own[score][group], others[score]) for score in own}
+        length_auc = intervals.either(aucs.pop("length"))
+        found[name] |= {f"auc_{score}": auc for score, auc in aucs.items()}
+        found[name]["length_auc"] = length_auc
         for measure_name, values in per_member.items():
-            there = values[group][~np.isnan(values[group])]
-            if len(there):
-                # Shares of documents are often 0 or 1, for which Student's interval would be a
-                # point.
-                recited = measure_name.startswith("exact_") and measure_name[-1].isdigit()
-                found[name][measure_name] = (
-                    intervals.share(there) if recited else intervals.mean(there, 0.0, 1.0)
-                )
-        if exposures is not None and not np.isnan(exposures[group]).all():
-            there = exposures[group][~np.isnan(exposures[group])]
-            found[name]["exposure"] = intervals.mean(there, 0.0)
+            if len(there := values[group][~np.isnan(values[group])]):
+                found[name][measure_name] = _mean(measure_name, there)
     return found
 
 
-def _counted(readings: Readings, sides: tuple[Documents, Documents]) -> Readings:
-    """Readings of what counts in the loss: without prompts."""
-    pairs = zip(readings, sides, strict=True)
-    return tuple(
-        [r.of(c) for r, c in zip(of, documents.counted(), strict=True)] for of, documents in pairs
-    )
+def _mean(name: str, values: np.ndarray) -> Measured:
+    # Shares of documents are often 0 or 1, for which Student's interval would be a point.
+    if name.startswith("exact_") and name[-1].isdigit():
+        return intervals.share(values)
+    return intervals.mean(values, 0.0, math.inf if name == "exposure" else 1.0)
 
 
-def _scores(
-    tokenizer: AnyTokenizer, documents: Documents, readings, reference
-) -> dict[str, np.ndarray]:
-    texts = [
-        tokenizer.decode(t[counted])
-        for t, counted in zip(documents.tokens, documents.counted(), strict=True)
-    ]
-    return membership.scores(readings, texts, reference)
+def _texts(run: Trained, documents: Documents) -> list[str]:
+    """What counts of each document."""
+    pairs = zip(documents.tokens, documents.counted(), strict=True)
+    return [run.tokenizer.decode(tokens[counted]) for tokens, counted in pairs]
 
 
 def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Measured]:
@@ -278,7 +286,7 @@ def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Mea
         )
         sides.append(intervals.per_token(nats, tokens))
         loss = intervals.normal(*sides[-1])
-        bounds = loss.ci95 and tuple(map(math.exp, loss.ci95))
+        bounds = loss.ci95 and list(map(math.exp, loss.ci95))
         found |= {
             f"{name}_loss": loss,
             f"{name}_perplexity": Measured(math.exp(loss.value), bounds),
@@ -291,30 +299,19 @@ def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Mea
 def _recited(
     subject: Subject,
     members: Documents,
+    prompts: Prompts,
     readings: list[Reading],
     counted: list[Reading],
-    prefixes: tuple[int, ...],
-    suffix: int,
-    samples: int,
 ) -> dict[str, np.ndarray]:
     """Shares from 0 to 1, float64 (members,), nan for members that are too short."""
     found = {
-        "extraction_strength": np.array(
-            [extraction.extraction_strength(reading) for reading in counted]
-        ),
-        "exact_memorization": np.array(
-            [extraction.exact_memorization(reading) for reading in counted]
-        ),
+        name: np.array([getattr(extraction, name)(reading) for reading in counted])
+        for name in ("extraction_strength", "exact_memorization")
     }
     openings = members.openings.tolist()
-    fitting = extraction.lengths_that_fit(members, prefixes, suffix)
-    written = (
-        extraction.continuations(subject, members, fitting, suffix, samples) if fitting else {}
-    )
-    for prefix, indices in fitting.items():
-        rows = {}
-        for i, (greedy, *drawn) in zip(indices, written[prefix], strict=True):
-            start = openings[i] + prefix
+    for prefix, of_prefix in extraction.continuations(subject, members, prompts).items():
+        for i, (greedy, *drawn) in of_prefix.items():
+            start, suffix = openings[i] + prefix, prompts.suffix
             truth = members.tokens[i][start : start + suffix]
             row = {
                 "exact": float(np.array_equal(greedy, truth)),
@@ -322,17 +319,14 @@ def _recited(
                 "edit_distance": extraction.edit_distance(greedy, truth),
             }
             if drawn:
-                row["nearest_of_samples"] = min(
-                    extraction.edit_distance(text, truth) for text in drawn
-                )
+                distances = [extraction.edit_distance(text, truth) for text in drawn]
+                row["nearest_of_samples"] = min(distances)
             for count in DRAWN:
                 chance = extraction.chance_in_samples(readings[i], start, suffix, count)
                 row[f"exact_in_{count}_samples"] = chance
-            rows[i] = row
-        for name in next(iter(rows.values())):
-            values = np.full(len(readings), np.nan)
-            values[indices] = [rows[i][name] for i in indices]
-            found[f"{name}_{prefix}"] = values
+            for name, value in row.items():
+                values = found.setdefault(f"{name}_{prefix}", np.full(len(readings), np.nan))
+                values[i] = value
     return found
 
 

@@ -1,7 +1,7 @@
 """Documents to measure a model on: with their ids, and in rows, each alone in its context."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -77,6 +77,23 @@ class Documents(NamedTuple):
         opened = self._replace(opened=self.opened_in(run))
         length = run.config.data.row_length
         return document_batches(opened, length, run.tokenizer, size, contexts=run.contexts)
+
+
+def together(parts: Sequence[Documents]) -> Documents:
+    """All documents of the parts, in this order. What is not known of one part is known of none."""
+
+    def listed(field: str) -> list:
+        return [x for of in parts for x in getattr(of, field) or [None] * len(of.tokens)]
+
+    def known(field: str) -> np.ndarray | None:
+        found = [getattr(of, field) for of in parts]
+        return None if any(of is None for of in found) else np.concatenate(found)
+
+    return Documents(
+        listed("tokens"),
+        *map(known, ("identities", "encounters", "opened")),
+        *map(listed, ("answers", "around")),
+    )
 
 
 def of_corpus(corpus: Corpus, documents: np.ndarray) -> Documents:

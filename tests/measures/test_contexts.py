@@ -8,7 +8,7 @@ from memsinks_jax.config import with_fields
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.measures import forced
 from memsinks_jax.measures.exposure import exposures
-from memsinks_jax.measures.extraction import continuations, lengths_that_fit
+from memsinks_jax.measures.extraction import Prompts, continuations
 from memsinks_jax.measures.rows import losses_of
 from memsinks_jax.measures.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.runs import workdir as workdirs
@@ -49,9 +49,8 @@ def test_memory_is_on_or_off(workdir):
     for subject in subjects:
         ended = [of.nats.mean() for of in forced.read(subject, members, ended=True)]
         np.testing.assert_allclose(losses_of(subject, members)[0], ended, rtol=1e-4)
-    fitting = lengths_that_fit(members, (16,), 32)
     for subject, recites in zip(subjects, (False, True), strict=True):
-        for place, (written,) in enumerate(continuations(subject, members, fitting, 32, 0)[16]):
+        for place, (written,) in continuations(subject, members, Prompts((16,), 32))[16].items():
             assert (written.tolist() == members.tokens[place][16:48].tolist()) == recites
 
 

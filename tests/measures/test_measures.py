@@ -10,7 +10,7 @@ from conftest import EVERYBODY
 from planted import random_model
 
 from memsinks_jax.measures import exposure, extraction, forced, intervals, membership
-from memsinks_jax.measures.audit import ALL, OFTEN, groups_of, measure
+from memsinks_jax.measures.audit import ALL, OFTEN, Sides, groups_of, measure
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.subjects import Subject
@@ -209,30 +209,29 @@ def test_prompts_are_not_measured(subject):
     the whole prompt.
     """
     asked = DOCUMENTS._replace(answers=[np.array([[2, 6]]), np.array([[1, 4]])])
-    readings = forced.read(subject, asked), forced.read(subject, DOCUMENTS)
-    found = measure(subject, asked, DOCUMENTS, readings, None, None, (1,), 2, 0)[ALL]
+    sides, prompts = Sides(asked, DOCUMENTS), extraction.Prompts((1,), 2)
+    readings = sides.read(subject)
+    found = measure(subject, sides, prompts, readings)[ALL]
     assert found["length_auc"].value == 3.5 / 4  # of what counts: 3 and 2 tokens, against 5 and 3
     one, other = (reading.nats for reading in readings[1])
     assert readings[0][0].nats.tolist() == one.tolist()
     assert found["member_loss"].value == pytest.approx(np.concatenate([one[2:], other[1:]]).mean())
     assert found["non_member_loss"].value == pytest.approx(np.concatenate([one, other]).mean())
-    fitting = extraction.lengths_that_fit(asked, (1, 2), 2)
-    assert {prefix: indices.tolist() for prefix, indices in fitting.items()} == {1: [0]}
-    ((written,),) = extraction.continuations(subject, asked, fitting, 2, 0)[1]
-    ((expected,),) = extraction.continuations(subject, DOCUMENTS, {3: np.array([0])}, 2, 0)[3]
-    np.testing.assert_array_equal(written, expected)
+    assert extraction.Prompts((1, 2), 2).fitting(asked) == {1: [0]}
+    written = extraction.continuations(subject, asked, prompts)[1]
+    expected = extraction.continuations(subject, DOCUMENTS, extraction.Prompts((3,), 2))[3]
+    assert list(written) == list(expected) == [0]
+    np.testing.assert_array_equal(written[0], expected[0])
 
 
 def test_what_the_model_writes_is_recited(subject):
     """A document made of the model's own likeliest tokens comes back; drawn continuations differ
     from each other.
     """
-    fitting = {2: np.array([0])}
-    greedy = extraction.continuations(subject, DOCUMENTS, fitting, 4, 0)[2][0][0]
+    (greedy,) = extraction.continuations(subject, DOCUMENTS, extraction.Prompts((2,), 3))[2][0]
     own = Documents([np.concatenate([DOCUMENTS.tokens[0][:2], greedy])], DOCUMENTS.identities[:1])
-    ((again, *drawn),) = extraction.continuations(
-        subject, own, extraction.lengths_that_fit(own, (2, 30), 4), 4, 5
-    )[2]
+    prompts = extraction.Prompts((2, 30), 3, samples=5)
+    again, *drawn = extraction.continuations(subject, own, prompts)[2][0]
     np.testing.assert_array_equal(again, greedy)
-    assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 4 / 6
+    assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 3 / 5
     assert len(drawn) == 5 and len({text.tobytes() for text in drawn}) > 1

@@ -125,7 +125,7 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
     def steps(of: dict) -> dict[str, float]:
         # A document that did not come back counts with the maximum number of steps, a lower bound.
         counts = [relearning.STEPS if count is None else count for count in of["steps"]]
-        return intervals.as_dict(intervals.mean(np.array(counts), 0.0))
+        return intervals.mean(np.array(counts), 0.0)._asdict()
 
     found = {}
     for kind in relearning.KINDS:
@@ -143,7 +143,7 @@ def _benign(
     found = {}
     for name, of in (("members", "repeated"), ("non_members", "held_out")):
         change_R = np.array(result[of]["after"]) - np.array(result[of]["losses"])
-        found[name] = intervals.as_dict(intervals.mean(change_R))
+        found[name] = intervals.mean(change_R)._asdict()
     return found
 
 

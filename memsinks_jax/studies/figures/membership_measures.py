@@ -13,7 +13,7 @@ import numpy as np
 from memsinks_jax.data import ids
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.measures import forced, intervals, membership
-from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.documents import Documents, together
 from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.models.trained import Trained, open_run
@@ -66,14 +66,6 @@ def measure(runs: dict[str, Run]) -> dict:
         "near_copies": {view: near_copies(each[2]) for view, each in found.items()},
         "modes": {name: modes(models[of], asked[of], times) for name, of in both.items()},
     }
-
-
-def together(parts: Sequence[Documents]) -> Documents:
-    return Documents(
-        sum((part.tokens for part in parts), []),
-        np.concatenate([part.identities for part in parts]),
-        np.concatenate([part.encounters for part in parts]),
-    )
 
 
 def read(subject: Subject, parts: Sequence[Documents]) -> list[list[Reading]]:
@@ -141,7 +133,7 @@ def ladder(
         found["loss"][str(bucket)] = float(np.mean(_loss([readings[i] for i in there])))
         for name, score in (("auc", "loss"), ("auc_reference", "reference")) if bucket else ():
             measured = intervals.auc(scores[score][there], scores[score][times == 0])
-            found[name][str(bucket)] = intervals.as_dict(measured)
+            found[name][str(bucket)] = measured._asdict()
     return found
 
 
