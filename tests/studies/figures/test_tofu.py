@@ -175,7 +175,7 @@ def test_the_study_says_what_it_needs(tmp_path, changed, words):
 
 
 def test_other_figures_read_no_files_of_tofu():
-    asked = reproduce.Request("laptop", [0], [], 1, tofu="folder")
+    asked = reproduce.FigureOptions("laptop", [0], [], 1, tofu="folder")
     with pytest.raises(InputError, match="--tofu is of study tofu"):
         reproduce._check("removal", asked, False, False, "x")
     reproduce._check("tofu", dataclasses.replace(asked, hf="model"), False, False, "x")
