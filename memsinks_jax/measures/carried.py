@@ -11,8 +11,9 @@ import numpy as np
 
 from memsinks_jax import sinks
 from memsinks_jax.config import Config, with_fields
+from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once
-from memsinks_jax.measures.rows import asking, bar, in_batches, reader, rows_of
+from memsinks_jax.measures.rows import asking, bar, in_batches, rows_of
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.models.trained import Trained

@@ -14,10 +14,11 @@ from memsinks_jax.data import ids
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.measures import forced
 from memsinks_jax.measures.carried import Own, carried, has_own, own_removed, own_sinks
+from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once, together
 from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, Prompts, continuations
 from memsinks_jax.measures.forced import Reading
-from memsinks_jax.measures.rows import in_batches, reader, rows_of
+from memsinks_jax.measures.rows import in_batches, rows_of
 from memsinks_jax.measures.subjects import (
     Subject,
     check_documents,

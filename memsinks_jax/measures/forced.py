@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.measures.document_loss import applied
 from memsinks_jax.measures.documents import Documents, rows_at_once
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import Interventions, build_model, compose
+from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.model.losses import logits
 
 
@@ -70,17 +70,13 @@ def read(
 @placement.shared
 def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]) -> Callable:
     """(params, batch, seed) -> the fields of Reading, (B, T) each."""
-    model, _ = build_model(config)
+    apply = applied(config, mode)
 
     def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
-        return model(
-            params,
-            batch["inputs"],
-            batch["segments"],
-            batch["positions"],
-            compose(sinks.of_batch(config, mode, batch, seed), change(batch)),
-            read_out=lambda x_BTD, head_DV: _token_scores(logits(x_BTD, head_DV), batch["targets"]),
-        )
+        def read_out(x_BTD: jax.Array, head_DV: jax.Array) -> tuple[jax.Array, ...]:
+            return _token_scores(logits(x_BTD, head_DV), batch["targets"])
+
+        return apply(params, batch, read_out, change(batch), seed=seed)
 
     return placement.jit(read_batch)
 

@@ -15,7 +15,7 @@ from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss, reader
 from memsinks_jax.measures.documents import (
     Documents,
     batches_by_length,
@@ -25,7 +25,7 @@ from memsinks_jax.measures.documents import (
     rows_at_once,
 )
 from memsinks_jax.measures.memorization import Memorization
-from memsinks_jax.measures.rows import losses_of, reader, token_mean
+from memsinks_jax.measures.rows import losses_of, token_mean
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memsinks_jax.measures.document_loss import applied, nats_of
 from memsinks_jax.measures.documents import Documents
-from memsinks_jax.measures.rows import applied, nats_of, rows_of
+from memsinks_jax.measures.rows import rows_of
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 

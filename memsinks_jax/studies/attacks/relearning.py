@@ -24,8 +24,9 @@ import numpy as np
 import optax
 
 from memsinks_jax.config import Config, InputError
+from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents
-from memsinks_jax.measures.rows import bar, losses_of, reader, rows_of, token_mean
+from memsinks_jax.measures.rows import bar, losses_of, rows_of, token_mean
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 

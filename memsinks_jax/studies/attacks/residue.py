@@ -22,8 +22,9 @@ import numpy as np
 
 from memsinks_jax.config import Config, with_fields
 from memsinks_jax.families import FAMILIES
+from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import rows_at_once
-from memsinks_jax.measures.rows import bar, in_batches, reader, token_mean
+from memsinks_jax.measures.rows import bar, in_batches, token_mean
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded

@@ -29,7 +29,8 @@ import optax
 from flax import nnx
 
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.measures.rows import bar, nats_of, reader, rows_of
+from memsinks_jax.measures.document_loss import nats_of, reader
+from memsinks_jax.measures.rows import bar, rows_of
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
