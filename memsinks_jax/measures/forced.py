@@ -30,8 +30,8 @@ class Reading(NamedTuple):
     rank: np.ndarray  # int32 (tokens,): how many other tokens had a higher probability
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
-    def of(self, tokens: np.ndarray) -> "Reading":
-        """Of some of the tokens: bool (tokens,)."""
+    def of(self, tokens: np.ndarray | slice) -> "Reading":
+        """Of some of the tokens: a slice, or bool (tokens,)."""
         return Reading(*(field[tokens] for field in self))
 
 
