@@ -349,7 +349,7 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
     )
     assert all(warning in caplog.text for warning in found["warnings"])
     best = max(
-        max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in SCORES[:4])
+        max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in [*SCORES][:4])
     )
     assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
     assert "Length alone: AUC 1.00." in pages.answer(found)

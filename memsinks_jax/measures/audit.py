@@ -26,7 +26,7 @@ from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, Prompts
 from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.intervals import Measured
-from memsinks_jax.measures.membership import SCORE_LABELS
+from memsinks_jax.measures.membership import SCORES
 from memsinks_jax.measures.subjects import (
     ORACLE,
     Subject,
@@ -342,19 +342,16 @@ def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int])
             found.append(f"{count} {what} are few: a leak may not show in them; give {FEW} or more")
     length = next(iter(subjects.values()))[ALL]["length_auc"]
     if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
-        medians = [f"{statistics.median(lengths):g}" for lengths in (members, non_members)]
+        read, unread = (f"{statistics.median(lengths):g}" for lengths in (members, non_members))
         found.append(
-            f"the number of tokens alone distinguishes members (median {medians[0]}) from "
-            "non-members "
-            f"({medians[1]}), without any model: AUC {length['value']:.2f}; give documents of "
-            "equal lengths"
+            f"the number of tokens alone distinguishes members (median {read}) from non-members ({unread}), without "
+            f"any model: AUC {length['value']:.2f}; give documents of equal lengths"
         )
     for name, groups in subjects.items():
-        for score, label in SCORE_LABELS.items():
+        for score, label in SCORES.items():
             if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
                 found.append(
-                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score "
-                    "distinguishes "
+                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score distinguishes "
                     f"members with {1 - auc['value']:.2f}"
                 )
     return found

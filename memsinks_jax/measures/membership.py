@@ -11,14 +11,13 @@ import numpy as np
 from memsinks_jax.measures.forced import Reading
 
 LOWEST_SHARE = 0.4  # of a document's tokens: Min-K%'s k
-SCORE_LABELS = {
+SCORES = {  # with their labels
     "loss": "loss",
     "zlib": "zlib",
     "min_k": "min-k",
     "min_k_plus": "min-k++",
     "reference": "reference",
 }
-SCORES = ("loss", "zlib", "min_k", "min_k_plus", "reference")
 
 
 def scores(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax.measures.audit import ALL, OFTEN
-from memsinks_jax.measures.membership import SCORE_LABELS, SCORES
+from memsinks_jax.measures.membership import SCORES
 from memsinks_jax.measures.subjects import ORACLE, STANDARD
 from memsinks_jax.reporting import explore_page, report
 from memsinks_jax.reporting.pictures import plt, save, tidy
@@ -27,16 +27,17 @@ class PageTable(NamedTuple):
 def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]:
     """(title, explanation, [(label, measure, digits)])"""
     suffix, samples = result["suffix"], result["samples"]
+    of_prefix = {
+        "exact": "recited",
+        "equal": "positions equal",
+        "edit_distance": "edit distance",
+        "nearest_of_samples": f"nearest of {samples}",
+        "exact_in_10000_samples": "recited in 10,000",
+    }
     recited = [
         (f"given {prefix}: {label}", f"{measure}_{prefix}", 2)
         for prefix in result["prefixes"]
-        for label, measure in (
-            ("recited", "exact"),
-            ("positions equal", "equal"),
-            ("edit distance", "edit_distance"),
-            (f"nearest of {samples}", "nearest_of_samples"),
-            ("recited in 10,000", "exact_in_10000_samples"),
-        )
+        for measure, label in of_prefix.items()
     ]
     reference = "The reference score needs an oracle."
     if result["reference"]:
@@ -44,10 +45,8 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
     return [
         (
             "What does a token cost?",
-            "A model that knows a document has a lower loss on it. Loss in nats per token, "
-            "without "
-            "end of text; perplexity is its exp; the gap is the loss of non-members minus that of "
-            "members.",
+            "A model that knows a document has a lower loss on it. Loss in nats per token, without end of text; "
+            "perplexity is its exp; the gap is the loss of non-members minus that of members.",
             [
                 ("loss, members", "member_loss", 3),
                 ("loss, non-members", "non_member_loss", 3),
@@ -58,33 +57,26 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
         ),
         (
             "Does the model show what it has read?",
-            "AUC: the probability that a member gets a higher score than a "
-            "non-member. 0.5 is guessing, 1 is certainty. So is 0: turned around, the score is "
-            "always right. A row is a score "
-            f"in its published direction. {reference} Length alone: how well the number of tokens "
-            "distinguishes them, without "
-            "any model, in the better direction. A score that is no higher says nothing about the "
-            "model.",
-            [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORE_LABELS.items()]
+            "AUC: the probability that a member gets a higher score than a non-member. 0.5 is guessing, 1 is "
+            "certainty. So is 0: turned around, the score is always right. A row is a score in its published "
+            f"direction. {reference} Length alone: how well the number of tokens distinguishes them, without any "
+            "model, in the better direction. A score that is no higher says nothing about the model.",
+            [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORES.items()]
             + [("AUC, length alone", "length_auc", 2)],
         ),
         (
             "Does it recite?",
-            f"The model continues the first tokens of a member. Recited: the next {suffix} "
-            "tokens of greedy "
-            "decoding are exactly the document's. Edit distance: the share of tokens that would "
-            "have to change, in the greedy "
-            f"continuation and in the nearest of {samples} samples at temperature 1. Recited in "
-            "10,000: the probability that "
-            "one of 10,000 samples is exact.",
+            f"The model continues the first tokens of a member. Recited: the next {suffix} tokens of greedy "
+            "decoding are exactly the document's. Edit distance: the share of tokens that would have to change, "
+            f"in the greedy continuation and in the nearest of {samples} samples at temperature 1. Recited in "
+            "10,000: the probability that one of 10,000 samples is exact.",
             recited,
         ),
         (
             "How much of a document comes out?",
-            "Extraction strength: the longest end that the model writes exactly if it is "
-            "given everything before, as a share of the document. Exact memorization: the share of "
-            "tokens that are the most "
-            "likely ones after those before.",
+            "Extraction strength: the longest end that the model writes exactly if it is given everything before, "
+            "as a share of the document. Exact memorization: the share of tokens that are the most likely ones "
+            "after those before.",
             [
                 ("extraction strength", "extraction_strength", 2),
                 ("exact memorization", "exact_memorization", 2),
@@ -92,8 +84,8 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
         ),
         (
             "Does it know the random tokens that were put into documents?",
-            "Exposure of such a canary, in bits: its rank "
-            "among canaries that were never read. 1.44 is the mean of one that was never read.",
+            "Exposure of such a canary, in bits: its rank among canaries that were never read. 1.44 is the mean "
+            "of one that was never read.",
             [("canary exposure, bits", "exposure", 2)],
         ),
     ]
@@ -134,19 +126,16 @@ def _cell(measured: dict | None, digits: int) -> str:
 def introduction(result: dict) -> str:
     """Explains models, members and non-members."""
     parts = {
-        STANDARD: "The standard model was trained on the same documents without sinks. It shows how "
-        "much is memorized.",
-        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it "
-        "knows about any such "
-        "text. A complete removal reaches the oracle's values.",
+        STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
+        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any "
+        "such text. A complete removal reaches the oracle's values.",
     }
+    about = [text for name, text in parts.items() if name in result["subjects"]]
     return " ".join(
         [
-            f"Members are the {result['members']} documents that the models have read and should "
-            "not "
-            "know. The "
+            f"Members are the {result['members']} documents that the models have read and should not know. The "
             f"{result['non_members']} non-members are similar documents that no model has read.",
-            *(text for name, text in parts.items() if name in result["subjects"]),
+            *about,
             "In brackets: 95% intervals over documents.",
         ]
     )
@@ -154,53 +143,50 @@ def introduction(result: dict) -> str:
 
 def answer(result: dict) -> str:
     """The audited model's worst numbers, with the oracle's and the standard model's."""
-    longest = max(
-        (
-            p
-            for p in result["prefixes"]
-            if f"exact_{p}" in next(iter(result["subjects"].values()))[ALL]
-        ),
-        default=0,
-    )
-    parts = []
-    for name, groups in result["subjects"].items():
-        found = groups[ALL]
+    subjects, parts = {name: groups[ALL] for name, groups in result["subjects"].items()}, []
+    first = next(iter(subjects.values()))
+    longest = max((p for p in result["prefixes"] if f"exact_{p}" in first), default=0)
+    for name, found in subjects.items():
         aucs = [found[f"auc_{score}"]["value"] for score in SCORES if f"auc_{score}" in found]
-        aucs = [max(auc, 1 - auc) for auc in aucs]
-        recited = (
-            f"recites {found[f'exact_{longest}']['value']:.0%} of the members, " if longest else ""
-        )
+        worst, gap = max(max(auc, 1 - auc) for auc in aucs), found["loss_gap"]["value"]
+        recited = ""
+        if longest:
+            recited = f"recites {found[f'exact_{longest}']['value']:.0%} of the members, "
         parts.append(
-            f"{name}: {recited}AUC in either direction up to {max(aucs):.2f}, gap "
-            f"{found['loss_gap']['value']:.2f} nats"
+            f"{name}: {recited}AUC in either direction up to {worst:.2f}, gap {gap:.2f} nats"
         )
     given = f"Given {longest} tokens. " if longest else ""
-    length = f"Length alone: AUC {found['length_auc']['value']:.2f}."
-    return f"{given}{'; '.join(parts)}. {length}"
+    return f"{given}{'; '.join(parts)}. Length alone: AUC {found['length_auc']['value']:.2f}."
 
 
 def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
     """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
     drawn = {
-        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance "
-        "by tokens given, "
-        "loss of members and non-members. Whiskers: 95% intervals over documents."
+        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens "
+        "given, loss of members and non-members. Whiskers: 95% intervals over documents."
     }
     _draw_overview(result, folder / "audit.png")
     if rungs := _rungs(result):
         _draw_rungs(result, rungs, folder / "encounters.png")
         drawn["encounters.png"] = (
-            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. "
-            "Whiskers: 95% intervals over "
-            "documents."
+            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. Whiskers: 95% intervals "
+            "over documents."
         )
     return drawn
 
 
-def colour(result: dict, name: str) -> str:
-    mine = [other for other in result["subjects"] if other not in _COLOURS]
-    return _COLOURS.get(name) or _OTHERS[mine.index(name)]
+def _looks(result: dict) -> list[tuple[dict, float, dict]]:
+    """(a subject's groups, its distance from the middle of all, how it is drawn) of each."""
+    names, others = [*result["subjects"]], iter(_OTHERS)
+    return [
+        (
+            result["subjects"][name],
+            place - (len(names) - 1) / 2,
+            {"label": name, "color": _COLOURS.get(name) or next(others)},
+        )
+        for place, name in enumerate(names)
+    ]
 
 
 def _rungs(result: dict) -> list[int]:
@@ -210,110 +196,69 @@ def _rungs(result: dict) -> list[int]:
 
 
 def _draw_overview(result: dict, path: pathlib.Path) -> None:
-    subjects = result["subjects"]
     figure, grid = plt.subplots(2, 2, figsize=(11.5, 8), layout="constrained")
     axes = grid.ravel()
-    for place, (name, groups) in enumerate(subjects.items()):
-        found, shift = groups[ALL], (place - (len(subjects) - 1) / 2) * 0.14
-        scores = [score for score in SCORES if f"auc_{score}" in found]
-        places = [SCORES.index(score) + shift for score in scores]
-        _whiskers(
-            axes[0], places, [found[f"auc_{s}"] for s in scores], colour(result, name), name, "o"
-        )
+    for groups, shift, look in _looks(result):
+        found = groups[ALL]
+        there = [score for score in SCORES if f"auc_{score}" in found]
+        places = [[*SCORES].index(score) + shift * 0.14 for score in there]
+        _whiskers(axes[0], places, [found[f"auc_{score}"] for score in there], "o", look)
         prefixes = [prefix for prefix in result["prefixes"] if f"exact_{prefix}" in found]
+        # Shift each model a little, because equal lines would overlap.
+        x = [prefix * 1.02**shift for prefix in prefixes]
         for axis, measure in zip(axes[1:3], ("exact", "edit_distance"), strict=True):
-            # Shift each model a little, because equal lines would overlap.
-            x = [prefix * 1.02 ** (place - (len(subjects) - 1) / 2) for prefix in prefixes]
-            _whiskers(
-                axis,
-                x,
-                [found[f"{measure}_{p}"] for p in prefixes],
-                colour(result, name),
-                name,
-                "o-",
-            )
+            _whiskers(axis, x, [found[f"{measure}_{p}"] for p in prefixes], "o-", look)
         sides = [found["member_loss"], found["non_member_loss"]]
-        _whiskers(axes[3], [shift, 1 + shift], sides, colour(result, name), name, "o")
+        _whiskers(axes[3], [shift * 0.14, 1 + shift * 0.14], sides, "o", look)
     axes[0].axhline(0.5, color="black", linewidth=1, linestyle=":")
-    length = next(iter(subjects.values()))[ALL]["length_auc"]["value"]
+    length = found["length_auc"]["value"]
     axes[0].axhline(length, color="black", linewidth=1, linestyle="--", label="length alone")
     axes[0].set(title="Are members distinguished from non-members?", ylabel="AUC")
-    axes[0].set_xticks(range(len(SCORES)), SCORE_LABELS.values())
-    axes[1].set(title="Are members recited?", ylabel="share of members", ylim=(-0.03, 1.03))
-    axes[2].set(
-        title="How far is it from reciting them?",
-        ylabel="edit distance, share of tokens",
-        ylim=(-0.03, 1.03),
-    )
+    axes[0].set_xticks(range(len(SCORES)), SCORES.values())
+    shares = {"ylim": (-0.03, 1.03), "xlabel": "tokens that are given", "xscale": "log"}
+    axes[1].set(title="Are members recited?", ylabel="share of members", **shares)
+    how_far = {"title": "How far is it from reciting them?"}
+    axes[2].set(**how_far, ylabel="edit distance, share of tokens", **shares)
     for axis in axes[1:3]:
-        axis.set(xlabel="tokens that are given", xscale="log")
         axis.set_xticks(result["prefixes"], result["prefixes"])
         axis.minorticks_off()
-    axes[3].set(
-        title="What does a token cost?",
-        ylabel="loss (nats per token)",
-        ylim=(0, None),
-        xlim=(-0.5, 1.5),
-    )
+    axes[3].set(title="What does a token cost?", ylabel="loss (nats per token)")
+    axes[3].set(ylim=(0, None), xlim=(-0.5, 1.5))
     axes[3].set_xticks([0, 1], ["members", "non-members"])
     _finish(figure, axes, path)
 
 
 def _draw_rungs(result: dict, rungs: list[int], path: pathlib.Path) -> None:
     panels = {
-        "auc_loss": ("Distinguished from non-members, by loss", "AUC"),
-        "extraction_strength": ("Extraction strength", "share of the document"),
-        "exposure": ("Exposure of canaries", "bits"),
+        "auc_loss": ("Distinguished from non-members, by loss", "AUC", 0.5),
+        "extraction_strength": ("Extraction strength", "share of the document", None),
+        "exposure": ("Exposure of canaries", "bits", 1.44),
     }
-    there = {
-        m for groups in result["subjects"].values() for found in groups.values() for m in found
-    }
+    subjects = result["subjects"].values()
+    there = {measure for groups in subjects for found in groups.values() for measure in found}
     panels = {measure: labels for measure, labels in panels.items() if measure in there}
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(2 + 4.6 * len(panels), 4.2), layout="constrained"
+        1, len(panels), figsize=(2 + 4.6 * len(panels), 4.2), layout="constrained", squeeze=False
     )
-    for axis, (measure, (title, label)) in zip(np.atleast_1d(axes), panels.items(), strict=True):
-        for place, (name, groups) in enumerate(result["subjects"].items()):
-            x = [max(rung, 0.5) * 1.05 ** (place - 2) for rung in rungs]
-            _whiskers(
-                axis,
-                x,
-                [groups[str(rung)][measure] for rung in rungs],
-                colour(result, name),
-                name,
-                "o-",
-            )
+    ticks = [max(rung, 0.5) for rung in rungs]
+    for axis, (measure, (title, label, chance)) in zip(axes[0], panels.items(), strict=True):
+        for place, (groups, _, look) in enumerate(_looks(result)):
+            x = [tick * 1.05 ** (place - 2) for tick in ticks]
+            _whiskers(axis, x, [groups[str(rung)][measure] for rung in rungs], "o-", look)
         axis.set(title=title, ylabel=label, xlabel="times read", xscale="log")
-        axis.set_xticks([max(rung, 0.5) for rung in rungs], rungs)
+        axis.set_xticks(ticks, rungs)
         axis.minorticks_off()
-        if measure == "auc_loss":
-            axis.axhline(0.5, color="black", linewidth=1, linestyle=":")
-        if measure == "exposure":
-            axis.axhline(1.44, color="black", linewidth=1, linestyle=":")
-    _finish(figure, np.atleast_1d(axes), path)
+        if chance:
+            axis.axhline(chance, color="black", linewidth=1, linestyle=":")
+    _finish(figure, axes[0], path)
 
 
-def _whiskers(
-    axis, x: list[float], measured: list[dict], colour: str, label: str, style: str
-) -> None:
+def _whiskers(axis, x: list[float], measured: list[dict], style: str, look: dict) -> None:
     values = np.array([m["value"] for m in measured])
-    low, high = (
-        np.array([m["ci95"] or (m["value"], m["value"]) for m in measured]).T
-        if measured
-        else ([], [])
-    )
+    low, high = np.array([m["ci95"] or [m["value"]] * 2 for m in measured]).reshape(-1, 2).T
     reach = np.maximum([values - low, high - values], 0)
-    axis.errorbar(
-        x,
-        values,
-        yerr=reach,
-        fmt=style,
-        color=colour,
-        label=label,
-        markersize=5,
-        linewidth=1.4,
-        elinewidth=1,
-    )
+    sizes = {"markersize": 5, "linewidth": 1.4, "elinewidth": 1}
+    axis.errorbar(x, values, yerr=reach, fmt=style, **sizes, **look)
 
 
 def _finish(figure, axes, path: pathlib.Path) -> None:
