@@ -13,7 +13,7 @@ from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.measures import intervals
-from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.measures.documents import BATCH_SIZE, Documents
 from memsinks_jax.measures.rows import asking, in_batches, losses_of, rows_of, token_mean
 from memsinks_jax.measures.subjects import Subject, of_role
@@ -245,8 +245,8 @@ def _others(run: Trained) -> dict[str, float]:
     loss = DocumentLoss(run.config)
 
     def both(params: dict) -> np.ndarray:
-        nats, tokens = loss(params, repeated, "own")
-        return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
+        of_letters = mean_loss(loss, params, repeated, "own")
+        return np.array([of_letters, _mean(run, facts, "own", params)])
 
     def rise(identities) -> np.ndarray:
         gone = (neurons.neurons_of(run.config, one[None]) for one in identities)
