@@ -13,7 +13,7 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
+from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.measures.documents import Documents, of_corpus, padded
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.tokenizer_files import same_tokens
@@ -49,30 +49,29 @@ def subjects_of(
       context.
     """
     first = open_run(workdir)
-    has = sinks.has_sinks(first.config)
     by_context = first.config.sinks.traits.by_context  # its sinks are all on for everybody
     modes = {mode: name for mode, name in MODES.items() if not (by_context and mode == "all")}
-    audited = (
-        [Subject(name, first, mode) for mode, name in modes.items()]
-        if has
-        else [Subject("model", first, "all")]
-    )
+    if not sinks.has_sinks(first.config):
+        modes = {"all": "model"}
+    audited, length = [Subject(name, first, mode) for mode, name in modes.items()], _context(first)
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
             if not same_tokens(first.tokenizer, run.tokenizer):
                 raise InputError(
-                    f"{place} has another tokenizer than {workdir}; compare models that share "
-                    "theirs"
+                    f"{place} has another tokenizer than {workdir}; compare models that share theirs"
                 )
-            if run.config.data.row_length < first.config.data.row_length:
+            if _context(run) < length:
                 raise InputError(
-                    f"{place} has a context of {run.config.data.row_length} tokens, {workdir} "
-                    "one of "
-                    f"{first.config.data.row_length}; compare models with equal contexts"
+                    f"{place} has a context of {_context(run)} tokens, {workdir} one of {length}; compare models "
+                    "with equal contexts"
                 )
             audited.append(Subject(name, run, "drop"))
     return audited
+
+
+def _context(run: Trained) -> int:
+    return run.config.data.row_length
 
 
 def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
@@ -83,11 +82,9 @@ def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
     """
     runs = {}
     for run in (subject.run for subject in subjects):
-        length = padded(longest + 1, run.config.data.row_length)
         if id(run) not in runs:  # subjects share theirs
-            runs[id(run)] = dataclasses.replace(
-                run, config=with_fields(run.config, {"data.row_length": length})
-            )
+            length = {"data.row_length": padded(longest + 1, _context(run))}
+            runs[id(run)] = dataclasses.replace(run, config=with_fields(run.config, length))
     return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
@@ -114,35 +111,33 @@ def documents_of(
     """
     place = run.stored.place
     if files:
-        by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
-        if run.config.data.ids != "content" and by_id:
-            raise InputError(
-                f"{place} has ids by {run.config.data.ids}: documents of files have none; "
-                "leave --members and "
-                "--non_members out for the run's own documents"
-            )
-        documents, tokens, answers, around = read_tokens(files, run.tokenizer)
-        identities = np.stack([ids.content_id(document) for document in tokens])
-        found = Documents(tokens, identities, answers=answers, around=around)
-        _, copies = without_copies(documents)
-        if (copies > 1).any():
-            logger.warning(
-                "%s: %d documents occur more than once; each counts once", files, (copies > 1).sum()
-            )
-            first = {
-                document.text: place for place, document in reversed(list(enumerate(documents)))
-            }
-            found = found.chosen(np.array(sorted(first.values())))
-        identities = found.identities
-        known = encounters_in(place, identities)
-        times = [known.get(ids.to_hex(identity)) for identity in identities]
-        encounters = None if None in times else np.array(times)
-        return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
+        return _of_files(run, files)
     if not run.stored.is_run:
         raise InputError(
             f"{place} is a model without the documents of its run; give --members and --non_members"
         )
     return of_role(corpus or workdirs.read_corpus(place), role, str(place), most)
+
+
+def _of_files(run: Trained, files: str) -> Documents:
+    """Each text once."""
+    by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
+    if run.config.data.ids != "content" and by_id:
+        raise InputError(
+            f"{run.stored.place} has ids by {run.config.data.ids}: documents of files have none; leave --members "
+            "and --non_members out for the run's own documents"
+        )
+    documents, tokens, answers, around = read_tokens(files, run.tokenizer)
+    texts = np.array([document.text for document in documents], object)
+    _, first, copies = np.unique(texts, return_index=True, return_counts=True)
+    if several := np.count_nonzero(copies > 1):
+        logger.warning("%s: %d documents occur more than once; each counts once", files, several)
+    identities = np.stack([ids.content_id(document) for document in tokens])
+    found = Documents(tokens, identities, answers=answers, around=around).chosen(np.sort(first))
+    known = encounters_in(run.stored.place, found.identities)
+    times = [known.get(ids.to_hex(identity)) for identity in found.identities]
+    encounters = None if None in times else np.array(times)
+    return _cut(found._replace(encounters=encounters), _context(run) - 1, files)
 
 
 def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> Documents:
@@ -158,11 +153,9 @@ def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> D
     """
     config, indices = corpus.config, corpus.mixture.documents(role)[:most]
     if not len(indices):
-        flag = {
-            "repeated": "; give files of others: --members",
-            "held_out": "; give files of others: --non_members",
-        }
-        raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
+        flags = {"repeated": "--members", "held_out": "--non_members"}
+        hint = f"; give files of others: {flags[role]}" if role in flags else ""
+        raise InputError(f"{where} has no {role} documents to measure{hint}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
@@ -186,9 +179,8 @@ def check_documents(members: Documents, non_members: Documents, subjects: list[S
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
         raise InputError(
-            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the "
-            "context reaches; remove them "
-            "from one of the two"
+            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the context reaches; "
+            "remove them from one of the two"
         )
     for place in dict.fromkeys(subject.run.stored.place for subject in subjects):
         _check_unread(non_members, place, "non-members")
@@ -202,8 +194,7 @@ def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     if read:
         reason = "it is no oracle for them" if what == "members" else "they are members"
         raise InputError(
-            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take "
-            "others"
+            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take others"
         )
 
 
@@ -216,14 +207,11 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
         return found
     if workdirs.lists_all(place):
         try:
-            known = [
-                (line["id"], line["encounters"])
-                for line in map(json.loads, path.read_text().splitlines())
-            ]
+            lines = list(map(json.loads, path.read_text().splitlines()))
+            known = [(line["id"], line["encounters"]) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} is damaged ({error}); run the command that trained {place} again: it "
-                "writes the file anew"
+                f"{path} is damaged ({error}); run the command that trained {place} again: it writes the file anew"
             ) from None
     else:
         corpus = workdirs.read_corpus(place)
@@ -243,22 +231,13 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
     usable = documents.measurable(room)
     if not usable.any():
         raise InputError(f"{what}: none has an answer within the context; take others")
-    if not usable.all():
-        logger.warning(
-            "%s: %d of %d have prompts that fill the context: left out",
-            what,
-            (~usable).sum(),
-            len(usable),
-        )
+    if left_out := np.count_nonzero(~usable):
+        why = "%s: %d of %d have prompts that fill the context: left out"
+        logger.warning(why, what, left_out, len(usable))
         documents = documents.chosen(usable)
-    longer = sum(len(tokens) > room for tokens in documents.tokens)
-    if longer:
-        logger.warning(
-            "%s: %d of %d exceed the context and were truncated",
-            what,
-            longer,
-            len(documents.tokens),
-        )
+    if longer := sum(len(tokens) > room for tokens in documents.tokens):
+        why = "%s: %d of %d exceed the context and were truncated"
+        logger.warning(why, what, longer, len(documents.tokens))
     return documents._replace(tokens=[tokens[:room] for tokens in documents.tokens])
 
 
@@ -269,10 +248,7 @@ def in_matrices(subject: Subject) -> Subject:
     run = subject.run
     if not sinks.is_sparse(run.config.sinks):
         return subject
-    config = with_fields(run.config, {"sinks.sparse": False})
-    params, mesh = (
-        sparse_sinks.without_tables(run.config.model, run.params),
-        placement.mesh_of(run.params),
-    )
+    config, mesh = with_fields(run.config, {"sinks.sparse": False}), placement.mesh_of(run.params)
+    params = sparse_sinks.without_tables(run.config.model, run.params)
     placed = jax.device_put(params, mesh and shardings(params, mesh))
     return dataclasses.replace(subject, run=dataclasses.replace(run, config=config, params=placed))
