@@ -102,14 +102,8 @@ def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
     def read(document: Documents, own: Own) -> list[list[float]]:
         params, neurons = run.params, shared + np.array(own)
         if sparse:
-            params = sparse_sinks.without_tables(
-                config.model,
-                params
-                | {
-                    name: params[name][np.array(own)]
-                    for name in sparse_sinks.tables_of(config.model)
-                },
-            )
+            tables = {n: params[n][np.array(own)] for n in sparse_sinks.tables_of(config.model)}
+            params = sparse_sinks.without_tables(config.model, params | tables)
             neurons = shared + np.arange(len(own))
         cells = [(layer, n) for layer in range(config.model.layers) for n in neurons]
         # not end of text

@@ -47,16 +47,11 @@ def read(
       change: batch -> interventions besides the sinks.
       ended: end of text is the last token of every document.
     """
-    config = subject.run.config
-    seed, compiled = (
-        np.uint32(config.seed),
-        _compiled(dataclasses.replace(config, seed=0), subject.mode, change),
-    )
-    rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
-    batches = documents.batches(subject.run, rows)
-    found = [
-        jax.tree.map(np.asarray, compiled(subject.run.params, batch, seed)) for batch in batches
-    ]
+    run, config, seed = subject.run, subject.run.config, np.uint32(subject.run.config.seed)
+    compiled = _compiled(dataclasses.replace(config, seed=0), subject.mode, change)
+    rows = rows_at_once(config, placement.mesh_of(run.params), chunks=1)
+    batches = documents.batches(run, rows)
+    found = [jax.tree.map(np.asarray, compiled(run.params, batch, seed)) for batch in batches]
     nats, likeliest, standardized, rank, guess = (
         np.concatenate(parts) for parts in zip(*found, strict=True)
     )
