@@ -15,8 +15,6 @@ from memsinks_jax.config import (
     InputError,
     MonitorConfig,
     SinksConfig,
-    from_json,
-    to_json,
     with_fields,
 )
 from memsinks_jax.loop import train_and_evaluate
@@ -28,7 +26,6 @@ from memsinks_jax.measures.explore import Texts, explore
 from memsinks_jax.measures.membership import SCORES
 from memsinks_jax.measures.memorization import Memorization
 from memsinks_jax.measures.open_unlearning import export_for_open_unlearning
-from memsinks_jax.measures.rows import asking
 from memsinks_jax.measures.subjects import (
     Subject,
     documents_of,
@@ -50,14 +47,11 @@ def folder(tmp_path_factory):
     have read, one that none has.
     """
     folder = tmp_path_factory.mktemp("audit")
-    config = tiny_config()
-    config = with_fields(
-        config, {"data.repeated_documents": 4, "data.repeats": "ladder", "canaries.documents": 4}
-    )
-    config = with_fields(config, {"canaries.length": 16})
+    fields = {"data.repeated_documents": 4, "data.repeats": "ladder"}
+    fields |= {"canaries.documents": 4, "canaries.length": 16}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
-    oracle = from_json(to_json(config), "")
-    oracle = with_fields(oracle, {"sinks.kind": "none", "data.repeats": "remove"})
+    oracle = with_fields(config, {"sinks.kind": "none", "data.repeats": "remove"})
     train_and_evaluate(oracle, folder / "oracle")
     corpus = workdirs.read_corpus(folder / "run")
     (folder / "read.txt").write_text(corpus.document(corpus.mixture.documents("unique")[0]).text)
@@ -166,18 +160,12 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
     """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     documents, found = of_role(corpus, "held_out", ""), of_group(explored, "held out")
-    lengths = np.array([len(tokens) for tokens in documents.tokens])
+    ends = [np.array([[0, len(tokens)]]) for tokens in documents.tokens]
+    documents = documents._replace(answers=ends)  # without end of text
     for step, place in zip(explored["steps"], range(2), strict=True):
         opened = open_run(folder / "run", step)
         for mode, view in (("drop", "sinks dropped"), ("own", "sinks, own on")):
-            batches, left = [], lengths
-            for batch in documents.batches(run):
-                ends = np.pad(
-                    left[: len(batch["weights"])], (0, max(0, len(batch["weights"]) - len(left)))
-                )
-                batches.append(asking(batch, np.zeros_like(ends), ends))
-                left = left[len(ends) :]
-            nats, counts = DocumentLoss(run.config)(opened.params, batches, mode)
+            nats, counts = DocumentLoss(run.config)(opened.params, documents.batches(run), mode)
             expected = pytest.approx((nats / counts).tolist(), abs=2e-6)
             assert [document["loss_over"][view][place] for document in found] == expected
             assert place == 0 or [document["loss"][view] for document in found] == expected
@@ -413,17 +401,14 @@ def test_audit_refuses(folder):
 
 @pytest.mark.slow
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
-    config = tiny_config()
-    config = with_fields(
-        config,
-        {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6)},
-    )
-    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, counters=4096)})
-    config = with_fields(
-        config,
-        {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10},
-    )
-    train_and_evaluate(config, tmp_path / "run")
+    fields = {
+        "sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6),
+        "monitor": MonitorConfig(every=3, seen_over=3, counters=4096),
+        "data.repeated_documents": 4,
+        "data.repetitions": 24,
+        "data.held_out_documents": 10,
+    }
+    train_and_evaluate(with_fields(tiny_config(), fields), tmp_path / "run")
     repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
     flagged = [
         json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
