@@ -81,31 +81,21 @@ def test_audit_of_a_run(folder, result, explored):
     assert result["encounters"] == {"8": 1, "4": 1, "2": 1, "1": 1}
     for name, groups in result["subjects"].items():
         assert list(groups) == [ALL, OFTEN, "8", "4", "2", "1"]
-        found = groups[ALL]
-        assert found["member_perplexity"]["value"] == pytest.approx(
-            math.exp(found["member_loss"]["value"])
-        )
-        gap = found["non_member_loss"]["value"] - found["member_loss"]["value"]
-        assert found["loss_gap"]["value"] == pytest.approx(gap)
+        found = {measure: one["value"] for measure, one in groups[ALL].items()}
+        assert found["member_perplexity"] == pytest.approx(math.exp(found["member_loss"]))
+        gap = found["non_member_loss"] - found["member_loss"]
+        assert found["loss_gap"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
-        assert found["exposure"]["value"] >= 0
+        assert found["exposure"] >= 0
     pages.write(result, explored, folder / "page", "a command")
-    assert (
-        result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
-    )
+    few, *_ = result["warnings"]
+    assert few == "4 members are few: a leak may not show in them; give 20 or more"
     page = (folder / "page" / "index.html").read_text()
-    assert (
-        all(f"Beware: {warning}." in page for warning in result["warnings"])
-        and "AUC, length alone" in page
-    )
+    assert all(f"Beware: {warning}." in page for warning in result["warnings"])
+    assert "AUC, length alone" in page
     assert json.loads((folder / "page" / "results.json").read_text()) == result
-    assert {path.name for path in (folder / "page").iterdir()} == {
-        "results.json",
-        "index.html",
-        "explore.html",
-        "audit.png",
-        "encounters.png",
-    }
+    written = {"results.json", "index.html", "explore.html", "audit.png", "encounters.png"}
+    assert {path.name for path in (folder / "page").iterdir()} == written
 
 
 def test_every_row_of_the_page_is_measured(result):
@@ -136,22 +126,18 @@ def test_page_to_explore_says_what_the_audit_says(result, explored):
         for group, name in (("repeated", "member_loss"), ("held out", "non_member_loss")):
             documents = of_group(explored, group)
             losses, lengths = zip(*((d["loss"][view], d["length"]) for d in documents), strict=True)
-            assert np.average(losses, weights=lengths) == pytest.approx(
-                measured[name]["value"], rel=1e-5
-            )
+            expected = pytest.approx(measured[name]["value"], rel=1e-5)
+            assert np.average(losses, weights=lengths) == expected
         members = of_group(explored, "repeated")
         known = [np.mean(np.array(d["read"][view]["rank"]) == 0) for d in members]
         assert np.mean(known) == pytest.approx(measured["exact_memorization"]["value"])
         equal = [np.mean(np.array(d["written"][view][4]) == d["tokens"][4:10]) for d in members]
         assert np.mean(equal) == pytest.approx(measured["equal_4"]["value"])
         for document in explored["documents"]:
-            assert (
-                document["own"]
-                or document["written"]["sinks, own on"] == document["written"]["sinks dropped"]
-            )
-            assert np.mean(document["read"][view]["nats"]) / 1000 == pytest.approx(
-                document["loss"][view], abs=6e-4
-            )
+            written, loss = document["written"], document["loss"][view]
+            assert document["own"] or written["sinks, own on"] == written["sinks dropped"]
+            nats = np.mean(document["read"][view]["nats"]) / 1000
+            assert nats == pytest.approx(loss, abs=6e-4)
 
 
 def test_page_to_explore_says_what_evaluate_says(folder, explored):
@@ -200,43 +186,34 @@ def test_open_unlearning_is_given_files_that_are_there(folder, result):
     assert lines == {"forget": result["members"], "holdout": result["non_members"]}
     model = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
     assert model["model_args"]["pretrained_model_name_or_path"] == str(files / "model")
-    oracle, mine = [
-        shlex.split(line) for line in (files / "commands.sh").read_text().splitlines()[1:]
-    ]
+    oracle, mine = map(shlex.split, (files / "commands.sh").read_text().splitlines()[1:])
     for command, name in ((oracle, "oracle"), (mine, "model")):
         assert f"model.model_args.pretrained_model_name_or_path={files / name}" in command
-        assert (
-            files / name / "model.safetensors"
-        ).is_file() and f"--config-dir={files / 'configs'}" in command
+        assert f"--config-dir={files / 'configs'}" in command
+        assert (files / name / "model.safetensors").is_file()
     assert any(part.endswith("retain_logs_path=saves/eval/oracle/MUSE_EVAL.json") for part in mine)
 
 
 def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
     transformers = pytest.importorskip("transformers")
-    settings = yaml.safe_load(
-        (folder / "files" / "configs" / "model" / "memsinks_jax.yaml").read_text()
-    )
+    files = folder / "files"
+    settings = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
     theirs = transformers.AutoTokenizer.from_pretrained(**settings["tokenizer_args"])
     corpus = workdirs.read_corpus(folder / "run")
     members, end = of_role(corpus, "repeated", ""), corpus.tokenizer.end_of_text
-    records = [
-        json.loads(line)
-        for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()
-    ]
-    for record, ours in zip(records, members.tokens, strict=True):
+    lines = (files / "data" / "forget.jsonl").read_text().splitlines()
+    for record, ours in zip(map(json.loads, lines), members.tokens, strict=True):
         assert theirs(record["prompt"])["input_ids"] == [end]
         # As their preprocess_pretraining_instance does it.
-        np.testing.assert_array_equal(
-            theirs(record["prompt"] + record["text"])["input_ids"], [end, *ours]
-        )
+        found = theirs(record["prompt"] + record["text"])["input_ids"]
+        np.testing.assert_array_equal(found, [end, *ours])
     assert theirs.pad_token_id != theirs.eos_token_id  # what equals padding they do not attend to
 
 
 def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, result):
     place, run = folder / "files" / "model", open_run(folder / "run")
-    read = Documents(
-        [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
-    )
+    tokens = run.tokenizer.encode("Nobody has seen this one.")
+    read = Documents([tokens], np.zeros((1, 2), np.uint32))
     export_for_open_unlearning(folder / "other", {"model": open_run(place)}, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
@@ -269,18 +246,17 @@ def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
     """In the mode own, which also needs the ids."""
     run = open_run(folder / "run")
     documents = documents_of(run, "held_out")
-    nats, counts = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
-    for reading, total, count in zip(
-        forced.read(Subject("", run, "own"), documents), nats, counts, strict=True
-    ):
+    losses = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
+    readings = forced.read(Subject("", run, "own"), documents)
+    for reading, total, count in zip(readings, *losses, strict=True):
         assert len(reading.nats) == count - 1
         assert 0 < total - reading.nats.sum() < 30
 
 
 def test_documents_of_files_are_known_by_their_ids(folder):
     run = open_run(folder / "run")
-    assert documents_of(run, "repeated", str(folder / "read.txt")).encounters.tolist() == [1]
-    assert documents_of(run, "repeated", str(folder / "new.txt")).encounters is None
+    read, new = (documents_of(run, "", str(folder / f"{name}.txt")) for name in ("read", "new"))
+    assert read.encounters.tolist() == [1] and new.encounters is None
     assert set(encounters_in(folder / "oracle", np.zeros((0, 2), np.uint32)).values()) == {0, 1}
 
 
@@ -288,20 +264,12 @@ def test_one_member_is_enough(folder):
     """It has no interval but that of its rank. No oracle: no reference score, and no continuation
     of so few tokens.
     """
-    found = audit(
-        folder / "run",
-        members_files=str(folder / "read.txt"),
-        prefixes=(100,),
-        suffix=59,
-        samples=0,
-    )
+    asked = {"prefixes": (100,), "suffix": 59, "samples": 0}
+    found = audit(folder / "run", members_files=str(folder / "read.txt"), **asked)
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
-    assert (
-        found["reference"] is None
-        and "auc_reference" not in measures
-        and "exact_100" not in measures
-    )
+    assert found["reference"] is None
+    assert "auc_reference" not in measures and "exact_100" not in measures
 
 
 def test_lengths_and_turned_scores_are_told(folder, caplog):
@@ -313,32 +281,19 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
     for name, length in (("short", 6), ("long", 40)):
         texts = [" ".join(rng.choice(words, length + rng.integers(3))) + "." for _ in range(20)]
         (folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(texts))
-    places = {
-        "members_files": str(folder / "long.txt"),
-        "non_members_files": str(folder / "short.txt"),
-    }
-    found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0)
+    places = [str(folder / f"{name}.txt") for name in ("long", "short")]
+    found = audit(folder / "oracle", *places, prefixes=(4,), suffix=2, samples=0)
     measured = found["subjects"]["model"][ALL]
     assert measured["length_auc"]["value"] == 1 and measured["length_auc"]["ci95"][0] > 0.8
     (lengths, *turned) = found["warnings"]
-    assert (
-        "the number of tokens alone distinguishes members" in lengths
-        and "AUC 1.00; give" in lengths
-    )
-    below = [
-        name
-        for name in SCORES
-        if f"auc_{name}" in measured and measured[f"auc_{name}"]["ci95"][1] < 0.5
-    ]
-    assert (
-        below
-        and len(turned) == len(below)
-        and "turned around, the score distinguishes" in turned[0]
-    )
+    assert "the number of tokens alone distinguishes members" in lengths
+    assert "AUC 1.00; give" in lengths
+    there = {name: measured[f"auc_{name}"] for name in SCORES if f"auc_{name}" in measured}
+    below = [name for name, auc in there.items() if auc["ci95"][1] < 0.5]
+    assert below and len(turned) == len(below)
+    assert "turned around, the score distinguishes" in turned[0]
     assert all(warning in caplog.text for warning in found["warnings"])
-    best = max(
-        max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in [*SCORES][:4])
-    )
+    best = max(max(auc["value"], 1 - auc["value"]) for auc in there.values())
     assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
     assert "Length alone: AUC 1.00." in pages.answer(found)
     few = warnings(found["subjects"], [8] * 3, [8] * 20)
