@@ -153,9 +153,11 @@ def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> D
     """
     config, indices = corpus.config, corpus.mixture.documents(role)[:most]
     if not len(indices):
-        flags = {"repeated": "--members", "held_out": "--non_members"}
-        hint = f"; give files of others: {flags[role]}" if role in flags else ""
-        raise InputError(f"{where} has no {role} documents to measure{hint}")
+        flag = {
+            "repeated": "; give files of others: --members",
+            "held_out": "; give files of others: --non_members",
+        }
+        raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
     encounters = None
     if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
         encounters = np.array(corpus.encounters(indices))
