@@ -365,30 +365,23 @@ def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
     }
     train_and_evaluate(with_fields(tiny_config(), fields), tmp_path / "run")
     repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
-    flagged = [
-        json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
-    ]
-    assert {line["index"] for line in flagged} <= set(repeated) and len(flagged) > 2
-    line = next(
-        line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line
-    )
+    lines = (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
+    flagged = [json.loads(line)["index"] for line in lines]
+    assert set(flagged) <= set(repeated) and len(flagged) > 2
+    line = [line for line in read_metrics(tmp_path / "run") if "monitor_loss_own" in line][-1]
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
     assert explored["sinks"] == 400 and explored["documents"][0]["carried"]
-    losses = {
-        name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()
-    }
-    assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(
-        losses["sinks, all on"]
-    )
+    subjects = found["subjects"].values()
+    dropped, own, every = (groups[ALL]["member_loss"]["value"] for groups in subjects)
+    assert own < dropped and math.isfinite(every)
     made, attacks = attacked(), attack_run(tmp_path / "run", None, None)
     del made["relearning"]  # nothing was forgotten here: test_attacks.py compares it
     assert paths(made) - paths(attacks) == set()
     back = attacks["reactivation"]
-    assert back["own"]["recovered"] == 1 and all(
-        math.isfinite(one["loss"]) for one in back.values()
-    )
+    assert back["own"]["recovered"] == 1
+    assert all(math.isfinite(one["loss"]) for one in back.values())
 
 
 def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
@@ -398,12 +391,11 @@ def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
     short = shortened(subjects, 100)
     assert {subject.run.config.data.row_length for subject in short} == {128}
     assert all(subject.run is short[0].run for subject in short)
-    for one, other in zip(subjects, short, strict=True):
-        for full, reading in zip(
-            forced.read(one, documents), forced.read(other, documents), strict=True
-        ):
-            np.testing.assert_allclose(reading.nats, full.nats, rtol=1e-4, atol=1e-5)
-    assert (
-        shortened(subjects, 5000)[0].run.config.data.row_length
-        == subjects[0].run.config.data.row_length
+    for pair in zip(subjects, short, strict=True):
+        full, found = ([one.nats for one in forced.read(subject, documents)] for subject in pair)
+        for one, other in zip(full, found, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    full, longer = (
+        of[0].run.config.data.row_length for of in (subjects, shortened(subjects, 5000))
     )
+    assert full == longer
