@@ -64,12 +64,9 @@ class Model:
                 f"{place!r:.60} is no place of a model; give the path of a run or a folder"
             )
         self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
-        run = self.run
-        loaded = load_all(memories, run.config, run.params)
+        loaded = load_all(memories, self.run.config, self.run.params)
         self._change = functools.partial(interventions, loaded) if loaded else no_change
-        self.generator = Generator(
-            run.config, run.tokenizer, run.params, run.opened, self._change, run.contexts
-        )
+        self.generator = Generator.of(self.run, self._change)
 
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64

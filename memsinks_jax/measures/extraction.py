@@ -100,7 +100,7 @@ def continuations(
     run, openings, fitting = subject.run, documents.openings, prompts.fitting(documents)
     if not fitting:
         return {}
-    generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+    generator = Generator.of(run)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted(
         (place / len(indices), prefix, i)

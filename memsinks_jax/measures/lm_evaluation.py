@@ -43,9 +43,7 @@ class HarnessModel(LM):
             raise InputError(f"sinks={mode!r}: choose drop or all")
         self._subject, self._tokenizer = Subject("", run, mode), run.tokenizer
         self._length = run.config.data.row_length
-        self._generator = Generator(
-            run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts
-        )
+        self._generator = Generator.of(run)
 
     @classmethod
     def create_from_arg_obj(

@@ -15,7 +15,7 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.measures import intervals
 from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.measures.documents import BATCH_SIZE, Documents
-from memsinks_jax.measures.rows import asking, in_batches, losses_of, rows_of, token_mean
+from memsinks_jax.measures.rows import losses_of, token_mean
 from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.sparse_sinks import PREFIX
 from memsinks_jax.models.trained import Trained, open_run
@@ -54,14 +54,13 @@ def answer_nats(
     each. `params` replace the run's.
     """
     encode, params = run.tokenizer.encode, run.params if params is None else params
-    first = np.array([len(encode(question)) for question in asked.questions])
+    first = [len(encode(question)) for question in asked.questions]
     pairs = zip(asked.questions, asked.answers, strict=True)
     tokens = [encode(question + answer) for question, answer in pairs]
     every = np.ones(len(tokens), bool)  # also the sinks of ids that nobody has
-    documents = Documents(tokens, asked.identities, opened=every)
-    rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
-    rows["document"] = np.arange(len(tokens), dtype=np.int32)
-    return DocumentLoss(run.config)(params, list(in_batches(rows, BATCH_SIZE)), mode)
+    answers = [np.array([[start, len(each)]]) for start, each in zip(first, tokens, strict=True)]
+    documents = Documents(tokens, asked.identities, opened=every, answers=answers)
+    return DocumentLoss(run.config)(params, documents.batches(run, BATCH_SIZE), mode)
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:

@@ -47,8 +47,7 @@ def continuations(runs: list[Run]) -> list[str]:
     written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        write = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
-        tails = write(openings, greedy)
+        tails = Generator.of(run)(openings, greedy)
         written.append([decode(tail.tokens) for tail in tails])
         pairs = zip(written[-1], originals, strict=True)
         alike.append(np.mean([report.share_alike(*pair) for pair in pairs]))

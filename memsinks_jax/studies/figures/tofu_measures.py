@@ -247,7 +247,7 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
     run, of, most = subject.run, documents(subject.run, asked), longest(subject.run)
     prompts = [tokens[: span[0, 0]] for tokens, span in zip(of.tokens, of.answers, strict=True)]
     config, size = with_fields(run.config, {"data.row_length": most}), shapes().prompts
-    generator = Generator(config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+    generator = Generator.of(dataclasses.replace(run, config=config))
     written = []
     for at in range(0, len(prompts), size):
         # as many as in others: one program
