@@ -284,7 +284,7 @@ def _losses(members: list[Reading], non_members: list[Reading]) -> dict[str, Mea
         nats, tokens = (
             np.array(x) for x in zip(*((r.nats.sum(), len(r.nats)) for r in readings), strict=True)
         )
-        sides.append(intervals.per_token(nats, tokens))
+        sides.append(intervals.mean_and_error(nats, tokens))
         loss = intervals.normal(*sides[-1])
         bounds = loss.ci95 and list(map(math.exp, loss.ci95))
         found |= {

@@ -117,11 +117,6 @@ def nats_of(x_RTD: jax.Array, head_DV: jax.Array, rows: dict, chunks: int) -> ja
     return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks)
 
 
-def per_token(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Nats per token of each document -> float64 (documents,); nan for one of which nothing counts."""
-    return np.divide(nats, tokens, out=np.full(len(tokens), np.nan), where=tokens > 0)
-
-
 def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict], mode: str = "all") -> float:
     """Nats per token over all documents."""
     nats, tokens = loss(params, batches, mode)

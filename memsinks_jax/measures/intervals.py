@@ -38,7 +38,7 @@ def share(hits: np.ndarray) -> Measured:
     return Measured(value, [max(middle - reach, 0.0), min(middle + reach, 1.0)])
 
 
-def per_token(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
+def mean_and_error(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
     """Nats per token over documents, with equal weight for every token -> (mean, standard error).
 
     The error is that of a ratio of two sums over documents; None for one document.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tqdm
 
-from memsinks_jax.measures.document_loss import DocumentLoss, per_token
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.models.trained import Trained
@@ -64,7 +64,8 @@ def losses_of(subject: Subject, documents: Documents) -> tuple[np.ndarray, np.nd
     nats_R, tokens_R = DocumentLoss(subject.run.config)(
         subject.run.params, documents.batches(subject.run), subject.mode
     )
-    return per_token(nats_R, tokens_R), tokens_R
+    nowhere = np.full(len(tokens_R), np.nan)
+    return np.divide(nats_R, tokens_R, out=nowhere, where=tokens_R > 0), tokens_R
 
 
 def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:

@@ -112,15 +112,15 @@ def test_loss_per_token_and_its_error():
     """A token counts the same in a long and in a short document; the error is that of many draws of
     the documents.
     """
-    value, error = intervals.per_token(np.array([2.0, 30.0]), np.array([1, 9]))
+    value, error = intervals.mean_and_error(np.array([2.0, 30.0]), np.array([1, 9]))
     assert value == 3.2
     rng = np.random.default_rng(0)
     tokens = rng.integers(50, 150, 60)
     nats = tokens * rng.normal(2, 0.5, 60)
     picks = rng.integers(0, 60, (4000, 60))
     drawn = nats[picks].sum(axis=1) / tokens[picks].sum(axis=1)
-    assert intervals.per_token(nats, tokens)[1] == pytest.approx(drawn.std(), rel=0.06)
-    assert intervals.per_token(nats[:1], tokens[:1])[1] is None
+    assert intervals.mean_and_error(nats, tokens)[1] == pytest.approx(drawn.std(), rel=0.06)
+    assert intervals.mean_and_error(nats[:1], tokens[:1])[1] is None
 
 
 def test_share_of_documents_has_an_interval_where_none_is_hit():
