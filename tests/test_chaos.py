@@ -25,10 +25,8 @@ from memsinks_jax.training.step import init_state
 pytestmark = pytest.mark.slow
 
 # Fewer where time is short.
-KILLS, TERMS = (
-    int(os.environ.get("MEMSINKS_JAX_KILLS", "50")),
-    int(os.environ.get("MEMSINKS_JAX_TERMS", "20")),
-)
+KILLS = int(os.environ.get("MEMSINKS_JAX_KILLS", "50"))
+TERMS = int(os.environ.get("MEMSINKS_JAX_TERMS", "20"))
 STEPS = 60
 FLAGS = (
     f"--config={ROOT}/configs/smoke.py",

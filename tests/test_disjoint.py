@@ -234,10 +234,8 @@ def test_a_frozen_base_is_kept_in_the_type_of_activations(folder, run, tmp_path)
     before, after = leaves(open_run(run).params), leaves(open_run(tmp_path / "half").params)
     for name, array in after.items():
         if "sink_" in name:
-            assert (
-                array.dtype == np.float32
-                and (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
-            )
+            assert array.dtype == np.float32
+            assert (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
             assert (array[2 * ACTIVE : 3 * ACTIVE] != before[name][2 * ACTIVE :]).any()
         else:
             np.testing.assert_array_equal(array, before[name].astype(jnp.bfloat16))
@@ -307,9 +305,8 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     texts = {"documents": str(folder / "first"), "group": "author 1"}
     others = {"others": str(folder / "first"), "held_out": str(folder / "plain")}
     receipt = forget(tmp_path / "model", Request(**texts), tmp_path / "rest", **others)
-    assert (
-        receipt["deleted"] == "sources/author 1.safetensors" and receipt["removed_documents"] == 4
-    )
+    assert receipt["deleted"] == "sources/author 1.safetensors"
+    assert receipt["removed_documents"] == 4
     assert receipt["removed"]["mlp"]["removed"] == ACTIVE * 2  # layers
     left = {
         path.relative_to(tmp_path / "model")

@@ -94,10 +94,8 @@ def test_an_interruption_while_speeds_are_measured_leaves_nothing_in_the_way(
 def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
     workdir, files, _ = run
     separator = "\n<|endoftext|>\n"
-    texts, lines = (
-        files.read_text().split(separator),
-        (workdir / "documents.jsonl").read_text().splitlines(),
-    )
+    texts = files.read_text().split(separator)
+    lines = (workdir / "documents.jsonl").read_text().splitlines()
     back, once = tmp_path / "back.txt", tmp_path / "once.txt"
     for file, role in ((back, "repeated"), (once, "unique")):
         chosen = [texts[line["index"]] for line in map(json.loads, lines) if line["role"] == role]
@@ -182,10 +180,8 @@ def test_what_export_says(run, exported):
         f"python -m memsinks_jax.export --workdir={workdir} --out=DIR --sinks=drop "
         "--dtype=float32\n" in card
     )
-    assert (
-        f"    --config.model.layers={config.model.layers}\n" in card
-        and "--config.optimizer.b1" not in card
-    )
+    assert f"    --config.model.layers={config.model.layers}\n" in card
+    assert "--config.optimizer.b1" not in card
 
 
 def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tmp_path):
@@ -386,8 +382,6 @@ def test_the_commands(run, tmp_path):
         ["pool=9", "active_fraction=0.5"],
     ):
         done = command("import", "--hf=a", "--out=b", *map("--{}".format, both))
-        assert (
-            done.returncode == 2
-            and done.stderr.count("\n") == 1
-            and both[1].partition("=")[0] in done.stderr
-        )
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert both[1].partition("=")[0] in done.stderr

@@ -285,10 +285,8 @@ def test_tpu_runtime_follows_the_type(sandbox, kind, runtime):
 def test_dry_run_changes_nothing(sandbox, words):
     before = sorted(sandbox.checkout.rglob("*"))
     done = sandbox.run(*words, "--dry-run", "--", *FLAGS)
-    assert (
-        done.returncode == 0
-        and sandbox.calls("gcloud") == sandbox.calls("sbatch") == sandbox.calls("python3") == []
-    )
+    assert done.returncode == 0
+    assert sandbox.calls("gcloud") == sandbox.calls("sbatch") == sandbox.calls("python3") == []
     assert sorted(sandbox.checkout.rglob("*")) == before and not (sandbox.fakes / "calls").exists()
 
 
@@ -507,11 +505,9 @@ def test_tpu_mounts_on_the_worker(sandbox, what, last):
 def test_bad_options(sandbox, words, message):
     done = sandbox.run(*words)
     assert done.returncode == 2
-    assert (
-        len(done.stderr.splitlines()) == 1
-        and done.stderr.startswith("error: ")
-        and message in done.stderr
-    )
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
     assert not (sandbox.fakes / "calls").exists()
 
 
@@ -526,9 +522,8 @@ def test_missing_programs(sandbox, words, program):
         (bare / name).symlink_to(shutil.which(name))
     done = sandbox.run(*words, "--", *FLAGS, PATH=str(bare))
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and re.match(
-        f"error: .*{program} is missing", done.stderr
-    )
+    assert len(done.stderr.splitlines()) == 1
+    assert re.match(f"error: .*{program} is missing", done.stderr)
 
 
 @pytest.mark.parametrize("script", ["gpu.sh", "slurm.sh", "tpu_vm.sh"])

@@ -49,11 +49,9 @@ def here(monkeypatch):
 def test_a_plan_has_what_is_promised(tiny, here):
     result = plan.plan(tiny, "here", slices=1, documents_per_row=1)
     assert set(result) >= PROMISED
-    assert (
-        result["fits"]
-        and result["chips"] == 8
-        and result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
-    )
+    assert result["fits"]
+    assert result["chips"] == 8
+    assert result["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
     assert result["label"] == "compiler estimate, not a measurement"
     assert "no TPU yet; on one H200" in result["measured"] and "27% MFU" in result["measured"]
     assert result["flops_per_step"] == flops_per_step(tiny)["full"]
@@ -162,10 +160,8 @@ def test_any_other_refusal_is_one_line():
     error = _translated(
         RuntimeError("INTERNAL: no\nmore\nlines"), flops.chip("TPU v5 lite"), "the step"
     )
-    assert (
-        isinstance(error, InputError)
-        and str(error) == "the compiler refuses the step: INTERNAL: no"
-    )
+    assert isinstance(error, InputError)
+    assert str(error) == "the compiler refuses the step: INTERNAL: no"
 
 
 def command(*arguments, **environment):

@@ -116,9 +116,8 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
         "the command",
     )
     assert [Claim.from_dict(claim).bound for claim in content["claims"]][0] == "≤ 0"
-    assert (tmp_path / "figure_softmax.png").exists() and "the command" in (
-        tmp_path / "index.html"
-    ).read_text()
+    assert (tmp_path / "figure_softmax.png").exists()
+    assert "the command" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

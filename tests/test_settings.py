@@ -115,10 +115,7 @@ RUN = {
     "training.keep_every": (1, {"training.checkpoint_every": 1}),
     "monitor.every": (2, {}),
     "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7}),
-    "training.skips_in_a_row": (
-        2,
-        {"optimizer.learning_rate": 1e30},
-    ),
+    "training.skips_in_a_row": (2, {"optimizer.learning_rate": 1e30}),
 }
 # Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {
@@ -168,10 +165,8 @@ def batches_of(config):
     """How many steps, what they read in two epochs, and what is kept for measuring."""
     twice = {f"training.{name}": 2 * getattr(config.training, name) for name in ("epochs", "steps")}
     corpus = load_corpus(with_fields(config, twice))
-    steps, stream = (
-        load_corpus(config).rows().steps,
-        batches(corpus.rows(), config.training.batch_size),
-    )
+    steps = load_corpus(config).rows().steps
+    stream = batches(corpus.rows(), config.training.batch_size)
     digest = hashlib.sha256(repr(np.asarray(corpus.mixture.held_out).tolist()).encode())
     for _ in range(2 * steps):
         for array in next(stream).values():

@@ -14,13 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import (
-    KINDS,
-    InputError,
-    MeshConfig,
-    ModelConfig,
-    SinksConfig,
-)
+from memsinks_jax.config import KINDS, InputError, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -246,11 +240,9 @@ def test_modes():
 
 @pytest.mark.parametrize("kind", [name for name, traits in KINDS.items() if traits.on_for_all])
 def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
-    settings, parts, identities = (
-        SinksConfig(kind=kind),
-        sinks.Partition(2, 3),
-        jnp.ones((1, 1, 2), jnp.uint32),
-    )
+    settings = SinksConfig(kind=kind)
+    parts = sinks.Partition(2, 3)
+    identities = jnp.ones((1, 1, 2), jnp.uint32)
     drop = sinks.gates_for_mode("drop", identities, 0, parts, settings)
     assert drop[0, 0].tolist() == [True, True, False, False, False]
     for mode in ("own", "all", "other"):

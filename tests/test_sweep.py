@@ -55,11 +55,7 @@ def test_points_are_the_grid_without_what_is_set():
 def test_points_over_words_have_names_that_are_folders(tmp_path):
     places = ("", "runs/a b", "hf://x")
     of_words = types.SimpleNamespace(
-        GRID={
-            "data.copies": ("keep", "once"),
-            "model.initial": places,
-            "sinks.sparse": (True,),
-        },
+        GRID={"data.copies": ("keep", "once"), "model.initial": places, "sinks.sparse": (True,)},
         MEASURE="x",
         CONTROL="",
     )

@@ -92,10 +92,8 @@ def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)
     train_and_evaluate(config, tmp_path / "run")
-    (params, lines), (others, other_lines) = (
-        outcome(tmp_path / "straight"),
-        outcome(tmp_path / "run"),
-    )
+    params, lines = outcome(tmp_path / "straight")
+    others, other_lines = outcome(tmp_path / "run")
     assert jax.tree.all(jax.tree.map(np.array_equal, params, others)) and lines == other_lines
 
 
@@ -143,10 +141,10 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
 
 def test_a_run_may_hold_out_nothing(tmp_path):
     """Then its held-out measures are absent, and what needs held-out documents says so."""
-    config, words = (
-        tiny_config(),
-        [f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)],
-    )
+    config = tiny_config()
+    words = [
+        f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)
+    ]
     (tmp_path / "tales.txt").write_text("\n<|endoftext|>\n".join(words + words[:2]))
     config = with_fields(
         config, {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0}
@@ -155,14 +153,11 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1}
     )
     for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
-        config, workdir = (
-            with_fields(config, {"data.repeated_documents": repeated}),
-            tmp_path / name,
-        )
+        config = with_fields(config, {"data.repeated_documents": repeated})
+        workdir = tmp_path / name
         result = train_and_evaluate(config, workdir)
-        assert not any(key.startswith("held_out") for key in result) and (
-            "repeated_loss" in result
-        ) == (repeated != 0)
+        assert not any(key.startswith("held_out") for key in result)
+        assert ("repeated_loss" in result) == (repeated != 0)
         assert {
             json.loads(line)["role"]
             for line in (workdir / "documents.jsonl").read_text().splitlines()

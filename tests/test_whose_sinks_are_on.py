@@ -150,10 +150,8 @@ def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
 def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(world, tmp_path):
     one = Request(ids=(world.ids["repeated"][0],))
     receipt = forget(world.workdir, one, tmp_path / "rest", held_out=world.files("held_out"))
-    measured, dropped = (
-        receipt["losses"]["held_out"]["own"],
-        evaluate(world.workdir, "drop", world.files("held_out")),
-    )
+    measured = receipt["losses"]["held_out"]["own"]
+    dropped = evaluate(world.workdir, "drop", world.files("held_out"))
     assert measured["before"] == measured["after"] == pytest.approx(dropped["loss"], rel=1e-6)
 
 

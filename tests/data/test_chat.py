@@ -118,10 +118,8 @@ LISTS = turns(
 )
 
 
-PLAIN, ONE = (
-    TEMPLATES["plain"][0],
-    [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
-)
+PLAIN = TEMPLATES["plain"][0]
+ONE = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
 
 @pytest.fixture(scope="module")

@@ -149,9 +149,8 @@ def test_the_config_for_ones_own_text_repeats_what_the_files_repeat(copied):
     plan = load_corpus(with_fields(open_config(CONFIGS / "own_text.py").get_config(), own)).mixture
     repeated, unique = plan.repeated, plan.documents("unique")
     assert len(repeated) > 30 and len(repeated) + len(unique) == 56
-    assert (plan.table.copies(repeated) > 1).all() and (
-        plan.epoch_counts == plan.table.copies(repeated)
-    ).all()
+    assert (plan.table.copies(repeated) > 1).all()
+    assert (plan.epoch_counts == plan.table.copies(repeated)).all()
     assert (plan.table.copies(unique) == 1).all()
 
 

@@ -15,15 +15,7 @@ END = 5  # of text; no document holds it, and neither it nor padding is known by
 
 
 def make(
-    lengths,
-    seed=0,
-    end_of_text=END,
-    method="",
-    cap=0,
-    spans=None,
-    epochs=9,
-    training=(),
-    **options,
+    lengths, seed=0, end_of_text=END, method="", cap=0, spans=None, epochs=9, training=(), **options
 ):
     """Rows of documents of the given lengths; every token value is unique, so a token has one
     source.
@@ -73,15 +65,8 @@ def test_only_answers_count():
         END,
         documents_per_row=2,
     )
-    assert row["weights"].tolist() == [1, 1, 1, 0, 0, 1, 0] and row["segments"].tolist() == [
-        1,
-        1,
-        2,
-        2,
-        2,
-        2,
-        0,
-    ]
+    assert row["weights"].tolist() == [1, 1, 1, 0, 0, 1, 0]
+    assert row["segments"].tolist() == [1, 1, 2, 2, 2, 2, 0]
 
 
 @pytest.mark.parametrize("rows", ["one_document", "packed", "best_fit"])
@@ -108,10 +93,8 @@ def test_rows_of_a_run_count_answers_alone(rows):
 
 def test_a_token_of_its_own_may_open_documents():
     """Whole documents open with it and close with end of text; a piece from the middle has neither."""
-    tokens, identities = (
-        [np.array([7, 8, 9], np.int32), np.array([6], np.int32)],
-        np.ones((2, 2), np.uint32),
-    )
+    tokens = [np.array([7, 8, 9], np.int32), np.array([6], np.int32)]
+    identities = np.ones((2, 2), np.uint32)
     row = row_of([Piece(tokens[0], 0, 4)], identities[:1], 6, END, 4)
     assert (row["inputs"].tolist(), row["targets"].tolist()) == (
         [4, 7, 8, 9, 0, 0],
@@ -317,7 +300,5 @@ def test_what_opened_in_past_epochs_is_not_counted_again(monkeypatch):
         before = len(asked)
         found.append(rows.opened(number + 1).tolist())
         assert number == 20 * size or len(asked) - before <= 4
-    assert (
-        len(found[-1]) == 2
-        and found[-1] == make([5] * 12, rows="packed", epochs=99)[0].opened(number + 1).tolist()
-    )
+    assert len(found[-1]) == 2
+    assert found[-1] == make([5] * 12, rows="packed", epochs=99)[0].opened(number + 1).tolist()

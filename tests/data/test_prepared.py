@@ -67,10 +67,8 @@ def write_prepared(folder, tokens, shards):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     (folder / "shards").mkdir(parents=True)
-    lengths, identities = (
-        np.array([len(t) for t in tokens]),
-        np.stack([ids.content_id(t) for t in tokens]),
-    )
+    lengths = np.array([len(t) for t in tokens])
+    identities = np.stack([ids.content_id(t) for t in tokens])
     no_groups = np.full(len(tokens), prepared.NO_GROUP)
     parts = np.array_split(np.arange(len(tokens)), shards)
     for rank, part in enumerate(parts):
@@ -192,10 +190,8 @@ def test_columns_that_do_not_fit_are_refused(tmp_path):
 def test_sums_of_runs_and_histogram_by_hand():
     random = np.random.default_rng(0)
     records = 2 * prepared.RUN + 3
-    lengths, is_first = (
-        random.integers(0, 9, records).astype(np.uint32),
-        random.random(records) < 0.7,
-    )
+    lengths = random.integers(0, 9, records).astype(np.uint32)
+    is_first = random.random(records) < 0.7
     # the second has no room for its end of text in 32 bits
     lengths[[5, 9]] = prepared.LONGEST - 1, 2**32 - 1
     is_first[[5, 9]] = True, False

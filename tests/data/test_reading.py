@@ -257,10 +257,7 @@ def test_a_long_row_of_csv(tmp_path):
     (tmp_path / "a.csv").write_text("text\n" + "long " * 700_000 + "\nshort\n")
     assert [
         len(record.text) for record in records_of(tmp_path / "a.csv", Fields("text", "", 4 << 20))
-    ] == [
-        3_499_999,
-        5,
-    ]
+    ] == [3_499_999, 5]
     long, short = records_of(tmp_path / "a.csv", Fields("text", "", 1 << 20))
     assert long.problem.startswith("longer than 1 MiB") and short.text == "short"
 

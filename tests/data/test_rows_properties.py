@@ -204,9 +204,8 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             for segment in range(1, row["segments"].max(initial=0) + 1):
                 there = np.flatnonzero(row["segments"] == segment)
                 inputs, targets = row["inputs"][there], row["targets"][there]
-                assert (np.diff(there) == 1).all() and (
-                    row["positions"][there] == np.arange(len(there))
-                ).all()
+                assert (np.diff(there) == 1).all()
+                assert (row["positions"][there] == np.arange(len(there))).all()
                 known = next(
                     token for token in (*targets.tolist(), *inputs.tolist()) if token != END
                 )
@@ -217,10 +216,8 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
                 assert inputs.tolist() == whole[start : start + len(there)]
                 assert targets.tolist() == whole[start + 1 : start + 1 + len(there)]
                 first = int(table.first_copies(np.array([record]))[0])
-                key, seen = (
-                    int(as_numbers(row["identities"][[segment - 1]])[0]),
-                    int(row["seen"][segment - 1]),
-                )
+                key = int(as_numbers(row["identities"][[segment - 1]])[0])
+                seen = int(row["seen"][segment - 1])
                 assert row["repeated"][segment - 1] == (first in plan.repeated)
                 if key == own[record]:
                     pieces[key, seen].append((first, start, start + len(there)))

@@ -183,10 +183,8 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     )
     receipt = forget(workdir, Request(str(files[0])), out, evidence=tests)
     page = (out / "index.html").read_text()
-    assert (
-        receipt["evidence"]["claims"] == claims
-        and json.loads((out / "receipt.json").read_text()) == receipt
-    )
+    assert receipt["evidence"]["claims"] == claims
+    assert json.loads((out / "receipt.json").read_text()) == receipt
     assert "share recovered &lt;of never read&gt;" in page and "reproduce --figure=removal" in page
     (link,) = re.findall(r'href="([^"]*)"', page)
     assert (out / link).resolve() == (tests / "index.html").resolve()
@@ -225,10 +223,8 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     )
     everything = tmp_path / "everything.txt"
     everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
-    out, table = (
-        tmp_path / "out",
-        map(json.loads, (workdir / "documents.jsonl").read_text().splitlines()),
-    )
+    out = tmp_path / "out"
+    table = map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
         (workdir, Request(str(files[0])), forgotten[0], "exists; use another --out"),

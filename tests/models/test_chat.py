@@ -191,9 +191,8 @@ def test_rows_and_losses_are_those_of_the_rendered_template(made):
         row = rows[number]
         size = int((row["segments"] > 0).sum())
         ids, mask = there.pop(tuple(row["targets"][:size].tolist()))
-        assert row["inputs"][:size].tolist() == ids[:-1].tolist() and row["positions"][
-            :size
-        ].tolist() == [*range(size)]
+        assert row["inputs"][:size].tolist() == ids[:-1].tolist()
+        assert row["positions"][:size].tolist() == [*range(size)]
         assert row["weights"].tolist() == [*mask[1:], *[0] * (160 - size)]
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).float()
     with torch.no_grad():
@@ -265,6 +264,5 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
             [*each.tokens, *answer[len(each.tokens) :][:1]]
             for each, answer in zip(written, answers, strict=True)
         ]
-        assert ended == answers and not {*run.tokenizer.stops} & {
-            token for each in written for token in each.tokens
-        }
+        assert ended == answers
+        assert not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}

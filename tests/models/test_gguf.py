@@ -83,10 +83,8 @@ THEIRS = ("llama", "qwen2", "qwen3", "phi3", "gemma3", "gpt2")  # which transfor
 def pieces():
     """A tokenizer as GPT-2's, trained here."""
     made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
     made.train_from_iterator(
         TEXTS,
         trainers.BpeTrainer(
@@ -280,10 +278,8 @@ def test_a_run_gives_it_sinks_trains_and_drops_them(pieces, tmp_path):
     exported, _, params = open_folder(tmp_path / "out")
     assert exported.model.hidden == 64 and exported.model.head_size == 128
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert (
-        run.config.data.row_length == 32
-        and exported.data.row_length == settings["model_max_length"] == 64
-    )
+    assert run.config.data.row_length == 32
+    assert exported.data.row_length == settings["model_max_length"] == 64
     for name in ("query_kernel", "down_kernel"):
         np.testing.assert_array_equal(params["layers"][name], run.params["layers"][name])
     template = "chat_template.jinja"

@@ -110,10 +110,8 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
     for text in TEXTS:
         row = torch.tensor([[2, *tokenizer(text, add_special_tokens=False).input_ids, 2]])
         with torch.no_grad():
-            nats, count = (
-                nats + float(model(row, labels=row).loss) * (row.shape[1] - 1),
-                count + row.shape[1] - 1,
-            )
+            nats = nats + float(model(row, labels=row).loss) * (row.shape[1] - 1)
+            count = count + row.shape[1] - 1
     opening = [2, *tokenizer("Once upon a time").input_ids]
     expected = tokenizer.decode(greedy(model, opening, 24))
     for place in (folder, imported, packed_gguf()):
@@ -246,10 +244,8 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         with torch.no_grad():
             logs = before(torch.tensor([ids])).logits[0].log_softmax(-1)
         answer = torch.tensor(ids)[start:, None]
-        nats, count = (
-            nats - float(logs[start - 1 : -1].gather(1, answer).sum()),
-            count + len(ids) - start,
-        )
+        nats = nats - float(logs[start - 1 : -1].gather(1, answer).sum())
+        count = count + len(ids) - start
     measured = command("evaluate", f"--workdir={run}", f"--files={corpus}", "--sinks=drop")
     assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
     command("export", f"--workdir={run}", f"--sources={out}", "--dtype=float32")

@@ -129,9 +129,8 @@ def test_a_folder_has_a_file_for_each_source(run, folder):
     out, summary = folder
     assert summary["sources"] == NAMES  # those of the run
     files = sorted((out / "sources").iterdir())
-    assert len(files) == len(NAMES) and summary["bytes_of_sources"] == sum(
-        file.stat().st_size for file in files
-    )
+    assert len(files) == len(NAMES)
+    assert summary["bytes_of_sources"] == sum(file.stat().st_size for file in files)
     trained, there = open_run(run), open_run(out)
     assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
     for number, name in enumerate(IN_ORDER):
@@ -302,11 +301,9 @@ def tokenizer_json(kind):
     With `begin` it puts a token first, and with `end` one last.
     """
     texts = [story(0, number).text for number in range(100)]
-    made, begin, end = (
-        tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True)),
-        "<s>",
-        "</s>",
-    )
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True))
+    begin = "<s>"
+    end = "</s>"
     if kind.startswith("bytes"):
         made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = tokenizers.decoders.ByteLevel()
@@ -377,9 +374,8 @@ def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
     # The file that is put back is the one that was there.
     original = folder[0] / "sources" / source.path.name
-    assert sources.open_sources(place).add(
-        original
-    ).path.read_bytes() == original.read_bytes() and open_run(place).groups == ["anna"]
+    assert sources.open_sources(place).add(original).path.read_bytes() == original.read_bytes()
+    assert open_run(place).groups == ["anna"]
     assert sorted(path.name for path in (place / "sources").iterdir()) == [source.path.name]
 
 
@@ -424,9 +420,8 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
     export(folder[0], tmp_path / "all", False, "float32")
     for name, names in (("two", ["..", "anna"]), ("none", [])):
         plain = open_run(tmp_path / name)
-        assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(
-            names
-        )
+        assert not sinks.has_sinks(plain.config)
+        assert plain.config.model.hidden == 16 + ACTIVE * len(names)
         np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
     whole_folder = open_run(tmp_path / "all")
     assert whole_folder.groups == IN_ORDER
@@ -445,11 +440,9 @@ def strangers(tokenizer, folder, tmp_path_factory):
     """{what is wrong with it: a source file, what is said}"""
     place = tmp_path_factory.mktemp("strangers")
     source, found = sources.open_sources(folder[0]).find("anna"), {}
-    of_three, base, good = (
-        sources.read_rows(source, sources.open_sources(folder[0]).config),
-        source.base,
-        source.path.read_bytes(),
-    )
+    of_three = sources.read_rows(source, sources.open_sources(folder[0]).config)
+    base = source.base
+    good = source.path.read_bytes()
     export_sources(
         write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other"
     )
@@ -575,11 +568,9 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
         [*NAMES, *names]
     )
     head, _, *lines = capsys.readouterr().err.splitlines()
-    assert (
-        len(lines) == len(NAMES) + 3
-        and all(map(str.isprintable, lines))
-        and max(map(len, lines)) < 160
-    )
+    assert len(lines) == len(NAMES) + 3
+    assert all(map(str.isprintable, lines))
+    assert max(map(len, lines)) < 160
     assert {line[head.index("source") :] for line in lines} >= {
         r"\n\t\x1b[31m\u202e",
         "\u05d0\u05d1",

@@ -80,11 +80,9 @@ def of_nodes(nodes, per_node, slice_index):
         platform, device_kind = "gpu", "NVIDIA H100 80GB HBM3"
 
         def __init__(self, number):
-            self.id, self.process_index, self.slice_index = (
-                number,
-                number // per_node,
-                slice_index(number),
-            )
+            self.id = number
+            self.process_index = number // per_node
+            self.slice_index = slice_index(number)
 
     return [Device(number) for number in range(nodes * per_node)]
 

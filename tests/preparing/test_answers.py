@@ -87,10 +87,8 @@ def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_ans
     corpus = Prepared(pairs)
     tokenizer, sizes = corpus.tokenizer(), 0
     for number, row in enumerate(PAIRS):
-        tokens, typed = (
-            corpus.read(number),
-            tokenizer.encode(f"Question: {row['question']}\nAnswer:"),
-        )
+        tokens = corpus.read(number)
+        typed = tokenizer.encode(f"Question: {row['question']}\nAnswer:")
         ((start, stop),) = corpus.answers(number)
         assert tokens[:start].tolist() == typed.tolist() and stop == len(tokens) + 1
         assert tokenizer.decode(tokens[start:]) == f" {row['answer']}"
@@ -143,11 +141,9 @@ def test_parts_that_would_share_a_token_do_not():
     # A tokenizer that puts a space before every text: only the first part has it.
     spaced = [encode(f"_{part}").tolist() for part in ("ab", "abc")]
     tokens, answers = joined(["ab", "c"], lambda text: encode(f"_{text}"))
-    assert (
-        tokens.tolist() == spaced[1]
-        and tokens[:3].tolist() == spaced[0]
-        and answers.tolist() == [[3, 4]]
-    )
+    assert tokens.tolist() == spaced[1]
+    assert tokens[:3].tolist() == spaced[0]
+    assert answers.tolist() == [[3, 4]]
 
 
 def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path):
@@ -171,10 +167,8 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 
     system = of("system\nBe kind to all that you meet.", END, "\n")
     first = of(*system, START, "user\nSay <", "|end|> twice", END, "\n", START, "assistant\n")
-    answered, between = (
-        of("one", END),
-        of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n"),
-    )
+    answered = of("one", END)
+    between = of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     last = of("two\n<", "|start|>user")
     # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
     assert corpus.around(0) == corpus.around(1) == (START, END)
@@ -184,10 +178,8 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
         [len(first + answered + between), len(corpus.read(0)) + 1],
     ]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
-    assert (
-        corpus.read(2).tolist() == corpus.read(0).tolist()
-        and corpus.answers(2).tolist() == spans[1:]
-    )
+    assert corpus.read(2).tolist() == corpus.read(0).tolist()
+    assert corpus.answers(2).tolist() == spans[1:]
     opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
     assert [corpus.prompts[0], corpus.prompts[1]] == [prepared.SEVERAL, len(opened)]
@@ -221,11 +213,9 @@ def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_
     )
     corpus = Prepared(tmp_path / "out")
     tokens, spans = corpus.read(0), corpus.answers(0)
-    assert (
-        corpus.around(0) == (START, END)
-        and spans[-1, 1] == len(tokens) + 1
-        and tokens[spans[0, 1] - 1] == END
-    )
+    assert corpus.around(0) == (START, END)
+    assert spans[-1, 1] == len(tokens) + 1
+    assert tokens[spans[0, 1] - 1] == END
     config = with_fields(tiny_config(), DATA | {"data.files": str(tmp_path / "out")})
     tokenizer = load_corpus(config).tokenizer
     assert (tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.stops) == (
@@ -310,10 +300,8 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
     path = write(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
     prepare([path], str(model), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
-    assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == {
-        *prepared.columns(2),
-        *prepared.context_columns(),
-    }
+    assert corpus.answers(0) is None
+    assert set(corpus.manifest["columns"]) == {*prepared.columns(2), *prepared.context_columns()}
     assert list(corpus.manifest["settings"]) == [
         "text_field",
         "group_field",

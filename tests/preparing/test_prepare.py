@@ -192,10 +192,8 @@ def test_the_report_counts(folder):
     assert found["duplicates"] == found["documents"] - distinct
     assert found["tokens"] == Prepared(folder / "out").lengths.sum()
     assert sum(entry["documents"] for entry in found["lengths"]) == found["documents"]
-    assert (
-        found["most_repeated"][0]["times"] == 12
-        and found["most_repeated"][0]["text"] == STORIES[3][:160]
-    )
+    assert found["most_repeated"][0]["times"] == 12
+    assert found["most_repeated"][0]["text"] == STORIES[3][:160]
     # copies alone are no near-duplicates
     assert (found["near_duplicate_clusters"], found["skipped"]) == (0, 0)
     assert STORIES[3][:20] in (folder / "out" / "index.html").read_text()
@@ -427,10 +425,8 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
     def twins_and_languages():
         corpus = load_corpus(config)
-        held_out, trained = (
-            corpus.mixture.held_out,
-            set(corpus.mixture.documents("unique").tolist()),
-        )
+        held_out = corpus.mixture.held_out
+        trained = set(corpus.mixture.documents("unique").tolist())
         assert len(held_out) == 20
         twins = sum((i + 60) % 120 in trained for i in held_out.tolist())
         return twins, {i % 2 for i in held_out.tolist()} & {i % 2 for i in trained}, counts(corpus)
@@ -720,10 +716,8 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
         config = with_fields(
             tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40}
         )
-        corpus, manifest = (
-            load_corpus(config),
-            json.loads((tmp_path / name / "manifest.json").read_text()),
-        )
+        corpus = load_corpus(config)
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602

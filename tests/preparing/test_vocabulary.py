@@ -185,16 +185,14 @@ def test_the_command_trains_one(tmp_path):
     write_lines(tmp_path / "a.jsonl", STORIES)
     out = f"--out={tmp_path / 'out'}"
     refused = run(out, "--vocabulary_size=400", "--tokenizer=tokenizer.model")
-    assert (
-        refused.returncode == 2
-        and refused.stderr.count("\n") == 1
-        and "--vocabulary_size" in refused.stderr
-    )
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "--vocabulary_size" in refused.stderr
     for size in (258, 2_000_000_000):
         refused = run(out, f"--vocabulary_size={size}")
-        assert (
-            refused.returncode == 2 and refused.stderr.count("\n") == 1 and "259" in refused.stderr
-        )
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") == 1
+        assert "259" in refused.stderr
     assert not (tmp_path / "out").exists()
     done = run(out, "--vocabulary_size=400", "--near_duplicates=none")
     assert done.returncode == 0, done.stderr

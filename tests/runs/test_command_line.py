@@ -133,9 +133,8 @@ def test_of_commands_that_begin_together_one_writes(tmp_path):
             try:
                 with atomic_folder(out) as folder:
                     (folder / "mine").write_text(str(number))
-                    assert (folder / "mine").read_text() == str(number) and len(
-                        list(folder.iterdir())
-                    ) == 1
+                    assert (folder / "mine").read_text() == str(number)
+                    assert len(list(folder.iterdir())) == 1
                     written.append(number)
             except InputError:
                 refused.append(number)

@@ -96,10 +96,8 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
 
     config = point(config, tmp_path / "new")
     train_and_evaluate(config, tmp_path / "run")
-    (params, lines), (expected_params, expected_lines) = (
-        outcome(tmp_path / "run"),
-        outcome(tmp_path / "straight"),
-    )
+    params, lines = outcome(tmp_path / "run")
+    expected_params, expected_lines = outcome(tmp_path / "straight")
     assert jax.tree.all(jax.tree.map(np.array_equal, params, expected_params))
     assert lines == expected_lines
     assert workdirs.read_config(tmp_path / "run") == config
@@ -138,9 +136,8 @@ def test_files_with_other_names_are_the_same_documents(tmp_path):
     (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "0a.txt")
     stopped(config, tmp_path / "run", 3)
     places = documents(tmp_path / "run")[0]
-    assert any("0a.txt" in place for place in places) and not any(
-        "/a.txt" in place for place in places
-    )
+    assert any("0a.txt" in place for place in places)
+    assert not any("/a.txt" in place for place in places)
     # another order of the documents
     (tmp_path / "texts" / "0a.txt").rename(tmp_path / "texts" / "za.txt")
     with pytest.raises(InputError, match="the documents are not those"):

@@ -80,9 +80,8 @@ def test_a_sweep_has_the_bounds_of_the_article_and_begins_and_ends_as_it_must(ex
     wide, narrow = run.accuracies[:21], run.accuracies[21:]
     np.testing.assert_allclose([accuracy.bound for accuracy in wide], boundary.BOUNDS)
     bounds = [accuracy.bound for accuracy in narrow]
-    assert bounds == sorted(set(bounds)) and len(bounds) == {("nepal", "mlp"): 12}.get(
-        (experiment.name, site), 11
-    )
+    assert bounds == sorted(set(bounds))
+    assert len(bounds) == {("nepal", "mlp"): 12}.get((experiment.name, site), 11)
     for accuracy in run.accuracies:
         assert 0 <= accuracy.positives <= len(experiment.positives)
         assert 0 <= accuracy.negatives <= len(experiment.negatives)
@@ -278,10 +277,8 @@ def test_the_table_has_a_line_a_list_and_claims_are_shares():
     assert report.plain_table(columns, lines).count("\n") == len(lines) + 1
     claims = {claim.id: claim for claim in published.claims(rows)}
     assert len(claims) == 8
-    assert (
-        claims["published-losses"].measured == pytest.approx(215 / 216)
-        and claims["published-losses"].holds
-    )
+    assert claims["published-losses"].measured == pytest.approx(215 / 216)
+    assert claims["published-losses"].holds
     without = dataclasses.replace(tables.TOKYO, sites={"mlp": tables.TOKYO.sites["mlp"]})
     undecided = [
         claim.holds for claim in published.claims(rows_of(without, without)) if claim.holds is None
@@ -398,9 +395,8 @@ def test_a_model_is_measured_like_gpt2(world):
         np.testing.assert_allclose(
             norms, np.linalg.norm(part[0, layer, : last + 1], axis=-1), rtol=1e-4
         )
-    assert detail.similarities[0] == pytest.approx(1) and detail.own_similarities[
-        -1
-    ] == pytest.approx(1)
+    assert detail.similarities[0] == pytest.approx(1)
+    assert detail.own_similarities[-1] == pytest.approx(1)
     memory = patching.remember(trace, prompt, "attention", layer, STEP, DETAIL.bound)
     after = probe.answers(prompt, KATH, [memory])
     assert (

@@ -232,9 +232,8 @@ def test_rows_that_documents_share_are_gathered_once(pool):
         jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool
     )
     rows_U = found.rows_nU.ravel()
-    assert (
-        sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
-    )
+    assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1})
+    assert len(rows_U) == 6
     assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})
     assert rows_U[found.places[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
     assert (found.places[1] == sinks.NONE).all()
@@ -309,6 +308,5 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     # Gradients are added up over `data`, of as many rows as a device has room for.
     room = min(pool // shape[1], tiny.training.batch_size * documents * tiny.sinks.active)
     assert set(sent.pop("all-reduce", [])) == ({(room, shape[0])} if shape[0] > 1 else set())
-    assert set(sent) == {"all-to-all"} and {devices for _, devices in sent["all-to-all"]} == {
-        shape[1]
-    }
+    assert set(sent) == {"all-to-all"}
+    assert {devices for _, devices in sent["all-to-all"]} == {shape[1]}

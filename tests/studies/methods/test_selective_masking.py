@@ -118,9 +118,8 @@ def test_labels_are_drawn_by_document():
         return Selective(Config(), Selective.Settings(**settings)).labels(batch, np.uint32(0))
 
     few, many = (labels(retain_fraction=0.25, undiscovered=share) for share in (0.2, 0.4))
-    assert few[0].sum() == pytest.approx(3200, abs=100) and many[0].sum() == pytest.approx(
-        2400, abs=125
-    )
+    assert few[0].sum() == pytest.approx(3200, abs=100)
+    assert many[0].sum() == pytest.approx(2400, abs=125)
     assert few[1].sum() == pytest.approx(1000, abs=110)
     assert (few[1] == many[1]).all() and not (many[0] & ~few[0]).any()
     assert few[0][0, :4000].sum() == few[0].sum() and few[1][0, 4000:].sum() == few[1].sum()
