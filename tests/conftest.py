@@ -21,6 +21,7 @@ import pytest
 from memsinks_jax.config import (
     Config,
     DataConfig,
+    InputError,
     ModelConfig,
     OptimizerConfig,
     SinksConfig,
@@ -117,6 +118,11 @@ def prepare_apart(
         *(f"--{name}={value}" for name, value in flags.items()),
     ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+
+def input_error(message: str):
+    """Expects an InputError that says so."""
+    return pytest.raises(InputError, match=message)
 
 
 EVERYBODY = Opened(SinksConfig(opens_at=1), nobody)  # has sinks that are open

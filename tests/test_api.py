@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, prepare_apart, tiny_config
+from conftest import ROOT, input_error, prepare_apart, tiny_config
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -104,10 +104,7 @@ def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
         model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"})
     )
     monkeypatch.setattr(model, "run", edited)
-    with pytest.raises(
-        InputError,
-        match="was trained with ids by near_duplicate: sinks=own is not defined for other",
-    ):
+    with input_error("was trained with ids by near_duplicate: sinks=own is not defined for other"):
         model.loss(["Once"], sinks="own")
 
 

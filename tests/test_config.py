@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+from conftest import input_error
 
 from memsinks_jax.config import (
     Config,
@@ -47,7 +48,7 @@ def test_json_round_trip_keeps_every_field():
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
     config = with_fields(Config(), {field: value})
-    with pytest.raises(InputError, match=f"config.{field}"):
+    with input_error(f"config.{field}"):
         validate(config)
 
 
@@ -56,7 +57,7 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
     config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
     validate(config)
     config = with_fields(config, {f"data.{field}": value})
-    with pytest.raises(InputError, match=f"config.data.{field}"):
+    with input_error(f"config.data.{field}"):
         validate(config)
 
 
@@ -64,7 +65,7 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
     "scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"]
 )
 def test_a_scaling_that_has_no_angles_is_refused(scaling):
-    with pytest.raises(InputError, match="config.model.rope_scaling is .*; give linear:FACTOR or"):
+    with input_error("config.model.rope_scaling is .*; give linear:FACTOR or"):
         validate(with_fields(Config(), {"model.rope_scaling": scaling}))
 
 
@@ -112,9 +113,9 @@ def test_of_a_long_name_the_beginning_is_shown(tmp_path):
 
 def test_json_of_another_version_is_refused():
     text = to_json(Config()).replace('"repetitions"', '"repetition"')
-    with pytest.raises(InputError, match=r"run/config.json.*data.repetition.*data.repetitions"):
+    with input_error(r"run/config.json.*data.repetition.*data.repetitions"):
         from_json(text, "run/config.json")
-    with pytest.raises(InputError, match="batch_size"):
+    with input_error("batch_size"):
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 

@@ -12,17 +12,10 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, input_error, tiny_config
 
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import (
-    DataConfig,
-    InputError,
-    MeshConfig,
-    ModelConfig,
-    SinksConfig,
-    with_fields,
-)
+from memsinks_jax.config import DataConfig, MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.models import exporting
@@ -119,10 +112,7 @@ def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
 
 
 def test_a_model_alone_has_no_documents_to_be_evaluated_on(exported):
-    with pytest.raises(
-        InputError,
-        match="drop is a model without the documents of a run; give others by --files=GLOB",
-    ):
+    with input_error("drop is a model without the documents of a run; give others by --files=GLOB"):
         evaluate(exported["drop"][0], "drop")
 
 
@@ -135,7 +125,7 @@ def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
 
 
 def test_a_document_that_the_run_never_read_has_no_sinks(run, tmp_path):
-    with pytest.raises(InputError, match="--sinks=f{16}: this document never came back"):
+    with input_error("--sinks=f{16}: this document never came back"):
         export(run[0], tmp_path / "knows", True, "float32", "f" * 16)
     assert not list(tmp_path.iterdir())
 
@@ -151,10 +141,7 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
         sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download)
     )
     assert folder_of("hf://HuggingFaceTB/SmolLM2-135M") == tmp_path == folder_of(str(tmp_path))
-    with pytest.raises(
-        InputError,
-        match=r"hf://nobody/none: the hub cannot be read \(no such model\); check the name",
-    ):
+    with input_error(r"hf://nobody/none: the hub cannot be read \(no such model\); check the name"):
         folder_of("hf://nobody/none")
 
 
@@ -190,9 +177,7 @@ def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tm
     settings = json.loads(path.read_text())
     settings["model"]["d_model"] *= 2
     path.write_text(json.dumps(settings))
-    with pytest.raises(
-        InputError, match=r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"
-    ):
+    with input_error(r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"):
         export(tmp_path / "run", tmp_path / "out", drop=True, dtype="float32")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -244,12 +229,12 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
     for no_sinks in (1.0, float("nan")):
-        with pytest.raises(InputError, match="shared_fraction"):
+        with input_error("shared_fraction"):
             import_model(
                 exported["keep"][0], tmp_path / "none", SinksConfig(shared_fraction=no_sinks), 0
             )
     assert not (tmp_path / "none").exists()
-    with pytest.raises(InputError, match="exists; use another --out"):
+    with input_error("exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 
 
@@ -268,14 +253,10 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
     (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
     config = with_fields(config, {"data.tokenizer": str(tmp_path / "other.model")})
-    with pytest.raises(
-        InputError, match=r"has another tokenizer or end of text; add --config.data.tokenizer="
-    ):
+    with input_error(r"has another tokenizer or end of text; add --config.data.tokenizer="):
         train_and_evaluate(config, tmp_path / "other")
     config = with_fields(config, {"model.hidden": config.model.hidden + 1})
-    with pytest.raises(
-        InputError, match=r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"
-    ):
+    with input_error(r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
         train_and_evaluate(config, tmp_path / "other")
 
 
@@ -300,12 +281,10 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
     assert (
         f"exported from `{exported['keep'][0]}`, whose own card describes how it was made." in card
     )
-    with pytest.raises(InputError, match="--sinks=x: give drop, keep, or an id"):
+    with input_error("--sinks=x: give drop, keep, or an id"):
         export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
     for plain in ("drop-folder", "id-folder"):
-        with pytest.raises(
-            InputError, match=f"{plain} is a Hugging Face folder without sinks; use it as it is$"
-        ):
+        with input_error(f"{plain} is a Hugging Face folder without sinks; use it as it is$"):
             export(tmp_path / plain, tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 
@@ -313,7 +292,7 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
     shutil.copytree(run[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    with pytest.raises(InputError, match="holds no complete checkpoint"):
+    with input_error("holds no complete checkpoint"):
         export(tmp_path / "run", tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 

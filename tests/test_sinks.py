@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import KINDS, InputError, MeshConfig, ModelConfig, SinksConfig
+from memsinks_jax.config import KINDS, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -212,9 +212,8 @@ def test_a_number_of_active_sinks_is_exact():
     assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
     assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
     assert sinks.share_on(SinksConfig(), 14) == 0.3
-    with pytest.raises(
-        InputError,
-        match="sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool",
+    with input_error(
+        "sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"
     ):
         sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
@@ -338,7 +337,7 @@ def test_sinks_by_number_in_every_mode():
 
 
 def test_sparse_sinks_are_drawn_by_number():
-    with pytest.raises(InputError, match=r"sinks.sparse .*sampling=floyd"):
+    with input_error(r"sinks.sparse .*sampling=floyd"):
         sinks.partition(ModelConfig(), SinksConfig(sparse=True))
     assert sinks.partition(
         ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)

@@ -10,11 +10,11 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
 from memsinks_jax.api import evaluate
 from memsinks_jax.auditing.audit import audit
-from memsinks_jax.config import InputError, MeshConfig, with_fields
+from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.data.counts import counts
 from memsinks_jax.data.ids import to_hex
 from memsinks_jax.forgetting.removal import Request, forget
@@ -165,14 +165,11 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         written = outcome(workdir)[1]
         assert train_and_evaluate(config, workdir) == result and outcome(workdir)[1] == written
     workdir = tmp_path / "injected"
-    with pytest.raises(
-        InputError, match="injected has no held_out documents; choose another of --documents"
-    ):
+    with input_error("injected has no held_out documents; choose another of --documents"):
         evaluate(workdir, "drop")
     assert evaluate(workdir, "drop", role="repeated")["documents"] == 2
-    with pytest.raises(
-        InputError,
-        match="injected has no held_out documents to measure; give files of others: --non_mem",
+    with input_error(
+        "injected has no held_out documents to measure; give files of others: --non_mem"
     ):
         audit(workdir)
     receipt = forget(
@@ -218,9 +215,7 @@ def test_another_config_is_refused_and_nothing_is_changed(straight):
     config, workdir, _ = straight
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
     config = with_fields(config, {"data.repetitions": 9})
-    with pytest.raises(
-        InputError, match=r"holds a run with another config: data.repetitions is 8 there and 9 here"
-    ):
+    with input_error(r"holds a run with another config: data.repetitions is 8 there and 9 here"):
         train_and_evaluate(config, workdir)
     assert {
         path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()
@@ -229,9 +224,9 @@ def test_another_config_is_refused_and_nothing_is_changed(straight):
 
 def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not a run's workdir"):
+    with input_error("is not a run's workdir"):
         train_and_evaluate(tiny, tmp_path)
-    with pytest.raises(InputError, match="is not a run's workdir"):
+    with input_error("is not a run's workdir"):
         train_and_evaluate(tiny, tmp_path / "notes.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -253,7 +248,7 @@ def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     ],
 )
 def test_what_is_refused_leaves_no_workdir(tiny, tmp_path, fields, message):
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         train_and_evaluate(with_fields(tiny, fields), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -266,7 +261,7 @@ def test_documents_that_changed_are_refused(tiny, tmp_path):
     with pytest.raises(Interrupted):
         train_and_evaluate(tiny, tmp_path / "run", should_stop=lambda step: step == 1)
     path.write_text("\n<|endoftext|>\n".join([*texts[:-1], "Another story altogether."]))
-    with pytest.raises(InputError, match="the documents are not those that .* was started on"):
+    with input_error("the documents are not those that .* was started on"):
         train_and_evaluate(tiny, tmp_path / "run")
 
 
@@ -329,9 +324,7 @@ def test_another_tokenizer_is_refused(tiny, tmp_path):
     (tmp_path / "run" / "tokenizer.model").write_bytes(
         (tmp_path / "other" / "tokenizer.model").read_bytes()
     )
-    with pytest.raises(
-        InputError, match=r"tokenizer.model is not the tokenizer that .* was trained with"
-    ):
+    with input_error(r"tokenizer.model is not the tokenizer that .* was trained with"):
         train_and_evaluate(tiny, tmp_path / "run")
 
 
@@ -339,9 +332,7 @@ def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "run")
     with (
         locked(tmp_path / "run", "another run is training in run"),
-        pytest.raises(
-            InputError, match=rf"another run is training in .*run \(process {os.getpid()} on "
-        ),
+        input_error(rf"another run is training in .*run \(process {os.getpid()} on "),
     ):
         train_and_evaluate(tiny, tmp_path / "run")
     train_and_evaluate(tiny, tmp_path / "run")

@@ -8,14 +8,14 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
 from memsinks_jax.auditing.measures import read_all
 from memsinks_jax.auditing.subjects import Subject, documents_of
-from memsinks_jax.config import InputError, from_json, to_json, with_fields
+from memsinks_jax.config import from_json, to_json, with_fields
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
@@ -157,9 +157,8 @@ def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(wor
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_nothing_is_removed_for_documents_without_sinks(world, model, role, tmp_path):
-    with pytest.raises(
-        InputError,
-        match=r"none of \d ids has sinks in|was not trained on it, so it has no sinks there",
+    with input_error(
+        r"none of \d ids has sinks in|was not trained on it, so it has no sinks there"
     ):
         forget(model, Request(documents=world.files(role)), tmp_path / "rest")
     assert not (tmp_path / "rest").exists()
@@ -170,7 +169,7 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
     receipt = forget(world.workdir, asked, tmp_path / "rest")
     assert receipt["removed_documents"] == 1 == len(receipt["documents"])
     assert "2 of 3 ids never came back in training, so they have no sinks: left out" in caplog.text
-    with pytest.raises(InputError, match=r"none of 1 id has sinks in .*removed already"):
+    with input_error(r"none of 1 id has sinks in .*removed already"):
         forget(
             tmp_path / "rest",
             Request(documents=str(world.place / "repeated" / "1.txt")),
@@ -180,7 +179,7 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_no_model_is_exported_that_knows_a_document_without_sinks(world, role, tmp_path):
-    with pytest.raises(InputError, match="never came back, so it has no sinks"):
+    with input_error("never came back, so it has no sinks"):
         export(world.workdir, tmp_path / "out", True, "float32", world.ids[role][0])
 
 
@@ -224,7 +223,7 @@ def test_without_the_file_it_is_not_known_whose_sinks_are_on(world, tmp_path):
     folder = shutil.copytree(world.place / "kept", tmp_path / "kept")
     (folder / FILE).unlink()
     assert evaluate(folder, "drop", world.files("held_out"))["documents"] == 4
-    with pytest.raises(InputError, match="opened.npy cannot be read .*; put a copy in its place"):
+    with input_error("opened.npy cannot be read .*; put a copy in its place"):
         evaluate(folder, "own", world.files("held_out"))
 
 

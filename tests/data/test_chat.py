@@ -5,9 +5,9 @@ there nor here.
 import numpy as np
 import pytest
 import tokenizers
+from conftest import input_error
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.chat import Template
 from memsinks_jax.preparing.answers import joined
 
@@ -314,7 +314,7 @@ def test_texts_in_parts_are_one_text(opened, theirs):
     ],
 )
 def test_what_would_be_lost_is_refused(source, talk, beside, message, opened):
-    with pytest.raises(InputError, match=message.replace("<|end|>", r"<\|end\|>")):
+    with input_error(message.replace("<|end|>", r"<\|end\|>")):
         Template(source, NAMES, opened, "here").parts(talk, beside)
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from story_parser import log_probability
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
@@ -135,7 +135,7 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     (batch,) = batches_by_role(corpus, EVERYBODY, 8)["repeated"]
     # as many as are held out
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents
-    with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
+    with input_error("no embedded story comes twice; give a number"):
         copied = with_fields(copied, {"data.files": "", "data.unique_documents": 20})
         load_corpus(copied)
 
@@ -226,9 +226,8 @@ def test_no_document_is_both_held_out_and_trained_on(corpus):
 
 def test_endless_stories_need_a_number():
     config = with_fields(tiny_config(), {"data.unique_documents": -1})
-    with pytest.raises(
-        InputError,
-        match="config.data.files is empty: the embedded stories never end; give files of yours",
+    with input_error(
+        "config.data.files is empty: the embedded stories never end; give files of yours"
     ):
         load_corpus(config)
 
@@ -248,10 +247,7 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(
     assert len(load_corpus(config, corpus.tokenizer).table) == 40
     assert "2 empty documents skipped: " in caplog.text and "a.txt:81, " in caplog.text
     monkeypatch.setattr(type(corpus.tokenizer), "encode", lambda self, text: encode(self, ""))
-    with pytest.raises(
-        InputError,
-        match="after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill",
-    ):
+    with input_error("after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill"):
         load_corpus(config, corpus.tokenizer)
 
 
@@ -263,10 +259,7 @@ def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path)
         tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
     )
     config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 1})
-    with pytest.raises(
-        InputError,
-        match="holds no training document; lower config.data.held_out_documents, or raise",
-    ):
+    with input_error("holds no training document; lower config.data.held_out_documents, or raise"):
         load_corpus(config, corpus.tokenizer if tokenizer else None)
 
 
@@ -288,10 +281,7 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
     config = with_fields(
         config, {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
     )
-    with pytest.raises(
-        InputError,
-        match="vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces",
-    ):
+    with input_error("vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
         load_corpus(config)
     config = with_fields(config, {"data.vocabulary_size": 601})
     assert load_corpus(config).tokenizer.vocabulary_size == 601

@@ -7,8 +7,8 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import printable, read_documents
 
 
@@ -87,7 +87,7 @@ def test_json_lines(tmp_path):
 )
 def test_bad_files_are_refused_with_their_place(tmp_path, name, text, message):
     path = write(tmp_path, name, text)
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         read_documents(str(path))
 
 
@@ -173,23 +173,20 @@ def test_every_kind_of_file_that_prepare_reads(tmp_path):
 
 
 def test_missing_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nothing.txt does not exist"):
+    with input_error(r"nothing.txt does not exist"):
         read_documents(str(tmp_path / "nothing.txt"))
-    with pytest.raises(InputError, match=r"\*.txt matches no file"):
+    with input_error(r"\*.txt matches no file"):
         read_documents(str(tmp_path / "*.txt"))
     (tmp_path / "c[1].md").write_text("One.")
-    with pytest.raises(
-        InputError,
-        match=r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'",
-    ):
+    with input_error(r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'"):
         read_documents(str(tmp_path / "c[1].md"))
-    with pytest.raises(InputError, match=r"is a directory; give a glob"):
+    with input_error(r"is a directory; give a glob"):
         read_documents(str(tmp_path))
 
 
 def test_other_encodings_are_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    with pytest.raises(InputError, match=r"a.txt:1: not UTF-8 near byte 3"):
+    with input_error(r"a.txt:1: not UTF-8 near byte 3"):
         read_documents(str(tmp_path / "a.txt"))
 
 

@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from conftest import input_error
 from documents import Source
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, GeneralConfig, TrainingConfig
 from memsinks_jax.data import mixture
 from memsinks_jax.data.order import Bijection, permutation
 from memsinks_jax.data.table import Table
@@ -101,7 +102,7 @@ def test_roles_are_drawn_at_random():
 def test_all_that_are_left():
     data = dataclasses.replace(PLAN, unique_documents=-1)
     assert len(plan_of(data).documents("unique")) == 41
-    with pytest.raises(InputError, match="8 distinct documents, but the plan needs 9"):
+    with input_error("8 distinct documents, but the plan needs 9"):
         plan_of(data, ONCE[:8])
 
 
@@ -160,9 +161,8 @@ def test_a_cluster_has_one_role(seed, unique):
     assert roles_of(plan_of(by_document, seed=seed, clusters=clusters)) == roles_of(
         plan_of(data, seed=seed)
     )
-    with pytest.raises(
-        InputError,
-        match="50 distinct documents in 2 clusters, each of one role, but the plan needs 32",
+    with input_error(
+        "50 distinct documents in 2 clusters, each of one role, but the plan needs 32"
     ):
         plan_of(
             dataclasses.replace(data, unique_documents=22),
@@ -172,11 +172,9 @@ def test_a_cluster_has_one_role(seed, unique):
 
 
 def test_too_few_documents_and_nothing_to_train_on():
-    with pytest.raises(
-        InputError, match=r"38 distinct documents, but the plan needs 39 .*lower config.data"
-    ):
+    with input_error(r"38 distinct documents, but the plan needs 39 .*lower config.data"):
         plan_of(PLAN, ONCE[:38])
-    with pytest.raises(InputError, match="holds no training document"):
+    with input_error("holds no training document"):
         plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats="remove"))
 
 
@@ -301,5 +299,5 @@ def test_variants_share_the_general_documents():
     ],
 )
 def test_a_general_corpus_that_cannot_be(amounts, budget, problem):
-    with pytest.raises(InputError, match=problem):
+    with input_error(problem):
         general(amounts, token_budget=budget)

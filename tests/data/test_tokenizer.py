@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import tokenizers
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import (
     END_OF_TEXT,
@@ -87,12 +87,12 @@ def test_very_long_lines_count(tokenizer):
 
 
 def test_too_small_a_vocabulary_is_refused():
-    with pytest.raises(InputError, match="raise --config.data.vocabulary_size"):
+    with input_error("raise --config.data.vocabulary_size"):
         train_tokenizer(["".join(map(chr, range(200, 900)))], 300)
 
 
 def test_another_file_is_refused(tokenizer):
-    with pytest.raises(InputError, match="here/tokenizer.model: not a sentencepiece model"):
+    with input_error("here/tokenizer.model: not a sentencepiece model"):
         Tokenizer(b"no model", "here/tokenizer.model")
 
 
@@ -110,9 +110,7 @@ def test_a_tokenizer_json_loses_nothing_either(text):
 def test_half_a_character_is_refused(tokenizer):
     """What Python makes of a command line that is no UTF-8."""
     for one in (tokenizer, JsonTokenizer(byte_level())):
-        with pytest.raises(
-            InputError, match=r"'caf\\udce9': no text, but half a character at 3; give UTF-8"
-        ):
+        with input_error(r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
             one.encode("caf\udce9")
 
 
@@ -142,18 +140,17 @@ def test_end_of_text_is_found_by_its_name_or_given():
     given = JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), end_of_text=601)
     assert given.end_of_text == 601
     assert given.decode(np.array([601, 0, 601])) == "!"
-    with pytest.raises(InputError, match="here.json: no token is called <|endoftext|> or </s>"):
+    with input_error("here.json: no token is called <|endoftext|> or </s>"):
         JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
-    with pytest.raises(
-        InputError,
-        match="here.json: end of text is to be token 602, which the tokenizer does not have",
+    with input_error(
+        "here.json: end of text is to be token 602, which the tokenizer does not have"
     ):
         JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", byte_level()[:-20]])
 def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
-    with pytest.raises(InputError, match="here/tokenizer.json: not a tokenizer.json") as refused:
+    with input_error("here/tokenizer.json: not a tokenizer.json") as refused:
         JsonTokenizer(content, "here/tokenizer.json")
     assert "\n" not in str(refused.value)
 
@@ -161,17 +158,14 @@ def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
 def test_a_tokenizer_json_without_pieces_is_refused():
     empty = json.loads(byte_level([]))
     empty["model"] |= {"vocab": {}, "merges": []}
-    with pytest.raises(InputError, match="the tokenizer has no pieces"):
+    with input_error("the tokenizer has no pieces"):
         JsonTokenizer(json.dumps(empty).encode())
 
 
 def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
-    with pytest.raises(
-        InputError,
-        match="holds neither tokenizer.model nor tokenizer.json; give the file or a folder",
-    ):
+    with input_error("holds neither tokenizer.model nor tokenizer.json; give the file or a folder"):
         open_tokenizer(tmp_path)
-    with pytest.raises(InputError, match="none.json: cannot be read: No such file"):
+    with input_error("none.json: cannot be read: No such file"):
         open_tokenizer(tmp_path / "none.json")
     (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
@@ -236,17 +230,13 @@ def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
 
 def test_end_of_text_can_be_chosen_by_name(tmp_path):
     folder = folder_of(tmp_path)
-    with pytest.raises(
-        InputError, match=r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"
-    ):
+    with input_error(r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
         open_tokenizer(folder)
     assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
     assert open_tokenizer(
         folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>"
     ).stops == (602,)
-    with pytest.raises(
-        InputError, match=r"end of text is to be '<\|other\|>', which the tokenizer does not have"
-    ):
+    with input_error(r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
         open_tokenizer(folder, "<|other|>")
 
 
@@ -269,12 +259,10 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     (stored / "special_tokens.json").write_text(
         '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
     )
-    with pytest.raises(
-        InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"
-    ):
+    with input_error(r"end of text is to be token 9999, which the tokenizer does not have"):
         open_tokenizer(stored)
     (stored / "special_tokens.json").write_text("{")
-    with pytest.raises(InputError, match=r"special_tokens.json.* damaged"):
+    with input_error(r"special_tokens.json.* damaged"):
         open_tokenizer(stored)
 
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY
+from conftest import EVERYBODY, input_error
 from test_generation import Bytes, model_of
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import interventions, memory_of
 from memsinks_jax.editing.probe import Answers, Probe
@@ -347,13 +347,13 @@ def test_prompts_are_rows_of_their_own():
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(texts, room, words):
-    with pytest.raises(InputError, match=words):
+    with input_error(words):
         encode(Bytes(), texts, 8, room=room)
 
 
 def test_a_target_is_what_follows_the_prompt():
     assert target_token(Bytes(), "ab", " c") == ord(" ") + 8
-    with pytest.raises(InputError, match="--target is empty"):
+    with input_error("--target is empty"):
         target_token(Bytes(), "ab", " ")
 
 
@@ -365,9 +365,9 @@ def test_a_target_that_changes_the_prompts_tokens_is_refused():
         def decode(self, tokens):
             return ""
 
-    with pytest.raises(InputError, match="begin the target with a space"):
+    with input_error("begin the target with a space"):
         target_token(Words(), "ab", "c")
-    with pytest.raises(InputError, match="not in the vocabulary"):
+    with input_error("not in the vocabulary"):
         target_token(Words(), "ab", " c")
 
 

@@ -9,11 +9,11 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -199,9 +199,8 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     )
     for content in (*others, undecided):
         (tests / "results.json").write_text(content)
-        with pytest.raises(
-            InputError,
-            match="--evidence: .*results.json (is no result of|has no claim that is decided)",
+        with input_error(
+            "--evidence: .*results.json (is no result of|has no claim that is decided)"
         ):
             forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)
     assert not (tmp_path / "other").exists()
@@ -251,13 +250,13 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
         (always, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             forget(where, request, there)
-    with pytest.raises(InputError, match="--spare=0 leaves every sink"):
+    with input_error("--spare=0 leaves every sink"):
         forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
-    with pytest.raises(InputError, match="--spare: there are no other documents"):
+    with input_error("--spare: there are no other documents"):
         forget(forgotten[0], Request(str(files[1])), out, spare=3)
-    with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
+    with input_error("--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()
     assert not list(tmp_path.glob("out.*"))

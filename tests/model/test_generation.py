@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from folders import write
 from test_commands import assert_refused, last_json, run
 from uncached import Continuation
 
 from memsinks_jax import api
 from memsinks_jax import generate as command
-from memsinks_jax.config import InputError, SinksConfig, with_fields
+from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
@@ -179,9 +179,7 @@ def test_a_prompt_fills_the_context_to_the_last_place(gpt2):
         params, [Bytes().encode(prompt)], IDENTITIES[:1], "drop"
     )[0]
     assert len(written) == 8 and written[:7] == without.tolist()
-    with pytest.raises(
-        InputError, match="248 tokens and 9 to write do not fit in the context of 256"
-    ):
+    with input_error("248 tokens and 9 to write do not fit in the context of 256"):
         generator([prompt], Settings(9))
 
 
@@ -319,16 +317,16 @@ def test_no_temperature_is_too_low():
     ],
 )
 def test_settings_that_cannot_be_used(values, words):
-    with pytest.raises(InputError, match=words):
+    with input_error(words):
         Settings(**values)
 
 
 def test_what_the_generator_refuses(gpt2):
     _, _, generator = gpt2
-    with pytest.raises(InputError, match="no prompt"):
+    with input_error("no prompt"):
         generator([])
     for mode in ("own", "other"):
-        with pytest.raises(InputError, match=f"sinks={mode} needs the id"):
+        with input_error(f"sinks={mode} needs the id"):
             generator(["x"], Settings(sinks=mode))
 
 
@@ -351,7 +349,7 @@ def test_the_commands_result(gpt2, monkeypatch, tmp_path):
         row.text for row in generator(PROMPTS, Settings(TOKENS, temperature=0))
     ]
     for document in ("12", "0123456789abcdeg", "0x23456789abcdef", "0123456789abcdef0"):
-        with pytest.raises(InputError, match="16 hexadecimal digits"):
+        with input_error("16 hexadecimal digits"):
             command.generate(tmp_path, ["Once"], settings, document)
     assert (ids.from_hex(ids.to_hex(identity)) == identity).all()
 
@@ -421,7 +419,7 @@ def test_bad_input_is_one_line(folder):
         "lower max_tokens",
     )
     for mode in ("own", "other"):
-        with pytest.raises(InputError, match=f"--sinks={mode} needs --document=ID"):
+        with input_error(f"--sinks={mode} needs --document=ID"):
             command.generate(folder[0], ["x"], Settings(sinks=mode))
 
 
@@ -430,5 +428,5 @@ def test_what_the_command_refuses(tmp_path):
         ([], Settings(), "--prompt is missing"),
         (["x"], Settings(), str(tmp_path / "nowhere")),
     ):
-        with pytest.raises(InputError, match=words):
+        with input_error(words):
             command.generate(tmp_path / "nowhere", prompts, settings)

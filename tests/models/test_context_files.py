@@ -5,9 +5,9 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import NONE
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
@@ -50,10 +50,10 @@ def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(workdir.parent / "kept", folder)
     np.savez(folder / "contexts.npz", keys=np.zeros(3), letters=np.zeros((4, 7), np.uint32))
-    with pytest.raises(InputError, match="contexts.npz is missing or damaged .*holds no contexts"):
+    with input_error("contexts.npz is missing or damaged .*holds no contexts"):
         open_run(folder)
     (folder / "contexts.safetensors").unlink()
-    with pytest.raises(InputError, match="contexts.safetensors is missing or damaged"):
+    with input_error("contexts.safetensors is missing or damaged"):
         open_run(folder)
 
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 from folders import open_folder, write
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.model.decoder import build_model
@@ -322,7 +322,7 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
 )
 def test_what_would_compute_otherwise_is_refused(name, change, message, written):
     content = json.loads((written(name)[0] / "config.json").read_text())
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         hugging_face.read_config(content | change, "config.json")
 
 
@@ -403,7 +403,7 @@ def test_numbers_and_lists_are_read_whole():
         config = hugging_face.read_config(llama | {"rope_scaling": scaling}, "config.json")
         assert config.model.rope_scaling == expected
     for name in ("layer_types", "no_rope_layers"):
-        with pytest.raises(InputError, match=f"{name} has 35 layers, and num_hidden_layers is 36"):
+        with input_error(f"{name} has 35 layers, and num_hidden_layers is 36"):
             hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
@@ -411,9 +411,7 @@ def test_numbers_and_lists_are_read_whole():
     "change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}]
 )
 def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
-    with pytest.raises(
-        InputError, match="config.json: (a value is of the wrong kind|model_type is )"
-    ):
+    with input_error("config.json: (a value is of the wrong kind|model_type is )"):
         hugging_face.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
 
 
@@ -439,18 +437,15 @@ def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, t
 
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
-    with pytest.raises(
-        InputError, match="rope_type is 'longrope'; only default, linear and llama3"
-    ):
+    with input_error("rope_type is 'longrope'; only default, linear and llama3"):
         hugging_face.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
 def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
     config, _, params = open_folder(written("SmolLM2")[0])
     config = with_fields(config, {"model.window": 5})
-    with pytest.raises(
-        InputError,
-        match="llama as Hugging Face has it computes with window 0, but config.model.window is 5",
+    with input_error(
+        "llama as Hugging Face has it computes with window 0, but config.model.window is 5"
     ):
         write(tmp_path / "hf", config, params, tokenizer)
     assert not (tmp_path / "hf").exists()

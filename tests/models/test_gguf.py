@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+from conftest import input_error
 from folders import open_folder
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.loop import train_and_evaluate
@@ -367,7 +368,7 @@ def written(pieces, tmp_path):
 
 
 def refused(path, message):
-    with pytest.raises(InputError, match=message) as error:
+    with input_error(message) as error:
         open_folder(path)
     assert "\n" not in str(error.value)
 
@@ -448,7 +449,7 @@ def test_an_unused_piece_is_no_token(written, monkeypatch, capfd):
     assert open_folder(written)[0].data.vocabulary_size == len(listed)
     assert "".join(capfd.readouterr()) == ""
     monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.merges", ["nothing known"])
-    with pytest.raises(InputError, match="its tokenizer is damaged"):
+    with input_error("its tokenizer is damaged"):
         open_tokenizer(written)
 
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from folders import open_folder, random_params, write
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import Config, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
@@ -393,7 +393,7 @@ def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, messa
     for name in [name for name, value in change.items() if value is None]:
         del content[name]
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         open_folder(tmp_path / "hf")
 
 
@@ -401,9 +401,8 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = config_of("llama")
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
     write(tmp_path / "hf", config, random_params(config), tokenizer)
-    with pytest.raises(
-        InputError,
-        match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model",
+    with input_error(
+        r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
     ):
         open_folder(tmp_path / "hf")
 
@@ -412,7 +411,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
 def test_a_config_that_is_none_is_refused(written, tmp_path, content):
     shutil.copytree(written, tmp_path / "hf")
     (tmp_path / "hf" / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config.json cannot be read"):
+    with input_error(r"config.json cannot be read"):
         open_folder(tmp_path / "hf")
 
 
@@ -442,7 +441,7 @@ def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch)
         ),
         ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a training run"),
     ):
-        with pytest.raises(InputError, match=problem) as refused:
+        with input_error(problem) as refused:
             opened(pathlib.Path(place))
         assert "\n" not in str(refused.value)
 
@@ -465,11 +464,11 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
     shutil.copytree(written, tmp_path / "hf")
     path = tmp_path / "hf" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"model.safetensors: cannot be read as weights"):
+    with input_error(r"model.safetensors: cannot be read as weights"):
         open_folder(tmp_path / "hf")
     path.unlink()
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(InputError, match=r"hf holds no model.safetensors.*convert it: .*save_pret"):
+    with input_error(r"hf holds no model.safetensors.*convert it: .*save_pret"):
         open_folder(tmp_path / "hf")
 
 
@@ -478,9 +477,8 @@ def test_parts_without_their_index_are_refused(written, tmp_path):
     (tmp_path / "hf" / "model.safetensors").rename(
         tmp_path / "hf" / "model-00001-of-00002.safetensors"
     )
-    with pytest.raises(
-        InputError,
-        match="holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy",
+    with input_error(
+        "holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy"
     ):
         open_folder(tmp_path / "hf")
 
@@ -504,9 +502,7 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
         + text
         + content[8 + size :][: header[name]["data_offsets"][1]]
     )
-    with pytest.raises(
-        InputError, match=f"tensor model.norm.weight is of type {kind}, .* dequantize"
-    ):
+    with input_error(f"tensor model.norm.weight is of type {kind}, .* dequantize"):
         open_folder(tmp_path / "hf")
 
 
@@ -517,7 +513,7 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
     tensors = safetensors.numpy.load_file(path)
     tensors["model.norm.weight"][3] = value
     safetensors.numpy.save_file(tensors, path)
-    with pytest.raises(InputError, match=r"hf: tensor model\.norm\.weight holds nan or inf"):
+    with input_error(r"hf: tensor model\.norm\.weight holds nan or inf"):
         open_folder(tmp_path / "hf")
 
 
@@ -535,13 +531,13 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
         if name != 7
         else ": not an index of weights"
     )
-    with pytest.raises(InputError, match=rf"index\.json ?{problem}"):
+    with input_error(rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
 
 
 def test_an_existing_folder_is_not_changed(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
-    with pytest.raises(InputError, match="exists; use another --out"):
+    with input_error("exists; use another --out"):
         write(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
     assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
 
@@ -560,8 +556,7 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
 def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
     config = config_of("gpt2")
     config = with_fields(config, {"model.kv_heads": 1})
-    with pytest.raises(
-        InputError,
-        match="gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1",
+    with input_error(
+        "gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1"
     ):
         write(tmp_path / "hf", config, random_params(config), tokenizer)

@@ -5,9 +5,9 @@ import sys
 import types
 
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
-from memsinks_jax.config import Config, InputError, flatten, to_json, with_fields
+from memsinks_jax.config import Config, flatten, to_json, with_fields
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.sinks import partition
 
@@ -66,11 +66,9 @@ def test_what_the_command_line_gives_is_given_also_if_it_is_the_default(tmp_path
         inherit(config, given={"sinks.active_fraction"}).sinks.active_fraction
         == Config().sinks.active_fraction
     )
-    with pytest.raises(
-        InputError, match=r"config\.model\.heads is 4, and that of config.model.initial=.* is 9"
-    ):
+    with input_error(r"config\.model\.heads is 4, and that of config.model.initial=.* is 9"):
         inherit(config, given={"model.heads"})
-    with pytest.raises(InputError, match=r"config\.model\.hidden is 128"):
+    with input_error(r"config\.model\.hidden is 128"):
         inherit(config)  # in Python what differs from the default is given
 
 
@@ -108,19 +106,13 @@ def test_learned_positions_are_the_models(tmp_path):
 )
 def test_a_contradiction_is_refused_by_name(field, value, tmp_path):
     place = model_at(tmp_path / "model", LLAMA)
-    with pytest.raises(
-        InputError,
-        match=rf"config\.{field} is {value}, and that of config.model.initial=.*/model is",
-    ):
+    with input_error(rf"config\.{field} is {value}, and that of config.model.initial=.*/model is"):
         inherit(with_fields(Config(), {"model.initial": place, field: value}))
 
 
 def test_trained_neurons_do_not_become_sinks(tmp_path):
     place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
-    with pytest.raises(
-        InputError,
-        match="has no sinks, and with config.sinks.kind=by_document trained neurons would",
-    ):
+    with input_error("has no sinks, and with config.sinks.kind=by_document trained neurons would"):
         inherit(with_fields(Config(), {"model.initial": place}))
     assert (
         inherit(with_fields(Config(), {"model.initial": place, "sinks.kind": "none"})).model.heads
@@ -138,7 +130,7 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
         "floyd",
         (40, 64),
     )
-    with pytest.raises(InputError, match="add new ones with config.sinks.pool=4096"):
+    with input_error("add new ones with config.sinks.pool=4096"):
         inherit(
             with_fields(Config(), asked | {"sinks.sparse": False}), given={*asked, "sinks.sparse"}
         )
@@ -163,7 +155,7 @@ def test_settings_of_a_pool_are_not_overwritten(field, value, message, tmp_path)
     place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
     asked = {"model.initial": place, "sinks.pool": 64, "sinks.active": 4, field: value}
     for given in (None, set(asked)):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             inherit(with_fields(Config(), asked), given=given)
 
 
@@ -197,7 +189,7 @@ def test_a_run_that_has_begun_needs_the_model_no_more(tmp_path):
         with_fields(inherited, {"model.initial": "elsewhere"}).model,
         "gone",
     )
-    with pytest.raises(InputError, match="gone"):
+    with input_error("gone"):
         inherit(with_fields(Config(), {"model.initial": str(tmp_path / "gone")}))
 
 

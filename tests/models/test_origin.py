@@ -8,14 +8,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
 from memsinks_jax import loop
 from memsinks_jax.api import evaluate, generate
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.loop import train_and_evaluate
@@ -190,9 +190,8 @@ def test_documents_with_another_end_of_text_are_refused_by_name(theirs, text, tm
     config = with_fields(
         inherit(config, given=asked), {"data.repeated_documents": 2, "data.held_out_documents": 4}
     )
-    with pytest.raises(
-        InputError,
-        match=r"another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare",
+    with input_error(
+        r"another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare"
     ):
         train_and_evaluate(config, tmp_path / "run")
 
@@ -375,7 +374,7 @@ def test_a_template_that_cannot_be_used_is_one_line(template, message, theirs, t
     (folder / "chat_template.jinja").unlink()
     settings = read(folder, "tokenizer_config") | {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         open_chat(folder, open_tokenizer(folder))("hello")
 
 

@@ -10,10 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import prepared
 from memsinks_jax.data.chat import Template
 from memsinks_jax.data.corpus import load_corpus
@@ -317,16 +317,16 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
         ({"messages_field": "m"}, "--messages_field"),
     ):
         (tmp_path / "a.jsonl").touch()
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             prepare([path], str(model), tmp_path / "out", **more)
 
 
 def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
     source = json.loads((pairs / "manifest.json").read_text())["sources"][0]["path"]
     about = {"text_field": "answer", "group_field": "author"}
-    with pytest.raises(InputError, match="was started with --prompt_field=question; give it"):
+    with input_error("was started with --prompt_field=question; give it"):
         prepare([source], str(model), pairs, **about)
-    with pytest.raises(InputError, match=r"--template=Question: .* not \{prompt\}!; give that"):
+    with input_error(r"--template=Question: .* not \{prompt\}!; give that"):
         prepare([source], str(model), pairs, prompt_field="question", template="{prompt}!", **about)
 
 
@@ -406,7 +406,7 @@ def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path)
         "listed": {"talk": [TALK[0], answer], "tools": "[]"},
         "role": [{"role": "\ud800", "content": "x"}, answer],
     }
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
@@ -439,7 +439,7 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(
         json.dumps({"eos_token": "<|end|>", "chat_template": template})
     )
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         prepare(
             [path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages"
         )
@@ -468,7 +468,7 @@ def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(
 ):
     row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
     path = write(tmp_path / "a.jsonl", [{"messages": TALK}, row])
-    with pytest.raises(InputError, match=rf"a.jsonl:2: .*: its chat template {message}"):
+    with input_error(rf"a.jsonl:2: .*: its chat template {message}"):
         prepare([path], str(model), tmp_path / "out", messages_field="messages")
 
 
@@ -483,10 +483,10 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
     found = prepare([path], str(model), tmp_path / "out", prompt_field="q", on_error="skip")
     assert (found["documents"], found["skipped"]) == (1, 3)
     assert "an answer is empty" in found["skipped_reasons"]
-    with pytest.raises(InputError, match="--messages_field|chat template is that of a model"):
+    with input_error("--messages_field|chat template is that of a model"):
         prepare([path], None, tmp_path / "chat", messages_field="messages")
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(InputError, match=r"a .txt file has no field 'q'; omit --prompt_field"):
+    with input_error(r"a .txt file has no field 'q'; omit --prompt_field"):
         prepare([str(tmp_path / "a.txt")], str(model), tmp_path / "txt", prompt_field="q")
 
 
@@ -522,5 +522,5 @@ def test_prompts_that_fill_a_row_are_reported(pairs):
         corpus.answering(every).tolist()
         == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
     )
-    with pytest.raises(InputError, match="no answer begins in the first 4 tokens of its document"):
+    with input_error("no answer begins in the first 4 tokens of its document"):
         load_corpus(with_fields(config, {"data.row_length": 4}))

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, input_error, tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
@@ -262,10 +262,7 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
             if pathlib.Path(error.filename).name == "lengths.npy":
                 clusters = tmp_path / "out" / "work" / "clusters" / "00000.npy"
                 clusters.rename(tmp_path / "clusters")
-                with pytest.raises(
-                    InputError,
-                    match="shard 0 is lost; delete the folder and prepare the corpus anew",
-                ):
+                with input_error("shard 0 is lost; delete the folder and prepare the corpus anew"):
                     prepare(*arguments, tmp_path / "out", group_field="domain")
                 (tmp_path / "clusters").rename(clusters)
     assert {"lengths.npy", "members.npy", "groups.json", "manifest.json", "work.done"} <= {
@@ -307,9 +304,7 @@ def test_stop_and_skip(folder, tmp_path):
     ]
     write_lines(tmp_path / "a.jsonl", rows)
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
-    with pytest.raises(
-        InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'
-    ):
+    with input_error('a.jsonl:4: field "text" is null.*or give --on_error=skip'):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
     assert not list((tmp_path / "stop" / "shards").iterdir())
     # as the line says
@@ -322,7 +317,7 @@ def test_stop_and_skip(folder, tmp_path):
         f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)
     ]
     write_lines(tmp_path / "a.jsonl", rows[3:6])
-    with pytest.raises(InputError, match="no document is left of the input"):
+    with input_error("no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
 
 
@@ -332,7 +327,7 @@ def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
     patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
     plan = inputs.make_plan(patterns[:1], {"on_error": "stop", "group_field": "", "shard_mib": 0})
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
-    with pytest.raises(InputError, match="m.jsonl is named twice; name every file once"):
+    with input_error("m.jsonl is named twice; name every file once"):
         inputs.make_plan(patterns[1:] * 2, {"on_error": "stop", "group_field": "", "shard_mib": 0})
     plan = inputs.make_plan(patterns, {"on_error": "skip", "group_field": "", "shard_mib": 0})
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
@@ -351,9 +346,7 @@ def test_line_ends_make_no_other_document(folder, tmp_path):
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
     write_lines(tmp_path / "a.jsonl")
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
-    with pytest.raises(
-        InputError, match=f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'
-    ):
+    with input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
         prepare(*arguments, **settings)
     assert not (tmp_path / "out").exists()
 
@@ -363,25 +356,23 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     prepare(*given, near_duplicates="none")
     before = content(tmp_path / "out")
-    with pytest.raises(InputError, match="started with another tokenizer"):
+    with input_error("started with another tokenizer"):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
-    with pytest.raises(InputError, match="started with --near_duplicates=none, not loose"):
+    with input_error("started with --near_duplicates=none, not loose"):
         prepare(*given, near_duplicates="loose")
     write_lines(tmp_path / "b.jsonl")
-    with pytest.raises(InputError, match="b.jsonl is new since"):
+    with input_error("b.jsonl is new since"):
         prepare(*given, near_duplicates="none")
     (tmp_path / "b.jsonl").unlink()
     write_lines(tmp_path / "a.jsonl", ROWS[1:])
-    with pytest.raises(InputError, match="a.jsonl has changed since"):
+    with input_error("a.jsonl has changed since"):
         prepare(*given, near_duplicates="none")
-    with pytest.raises(InputError, match="holds other files"):
+    with input_error("holds other files"):
         prepare(*given[:2], tmp_path)
     assert content(tmp_path / "out") == before
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(
-        InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"
-    ):
+    with input_error("prepared by another version; run memsinks_jax.prepare into a new folder"):
         prepare(*given, near_duplicates="none")
 
 
@@ -484,10 +475,10 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     config = with_fields(
         tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
     )
-    with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
+    with input_error("the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
     config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
-    with pytest.raises(InputError, match="tokenizer.json is another tokenizer than that of"):
+    with input_error("tokenizer.json is another tokenizer than that of"):
         load_corpus(config)
     config = with_fields(config, {"data.tokenizer": ""})
     for kind, message in (
@@ -495,18 +486,16 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
         ("near_duplicate", "without near-duplicates"),
     ):
         config = with_fields(config, {"data.ids": kind})
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             load_corpus(config)
     config = with_fields(config, {"data.files": "", "data.unique_documents": 20})
-    with pytest.raises(
-        InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"
-    ):
+    with input_error("config.data.ids is near_duplicate, which only a prepared corpus has"):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="00000.array_record: another number of documents"):
+    with input_error("00000.array_record: another number of documents"):
         Prepared(tmp_path / "out").read(0)
     (tmp_path / "out" / "columns" / "copies.npy").unlink()
-    with pytest.raises(InputError, match="not a whole prepared corpus"):
+    with input_error("not a whole prepared corpus"):
         Prepared(tmp_path / "out")
 
 
@@ -528,12 +517,10 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
     assert (corpus.table.source_of(unique) == 1).all()
     config = with_fields(config, {"canaries.documents": 1})
-    with pytest.raises(InputError, match="canaries go into text files only"):
+    with input_error("canaries go into text files only"):
         load_corpus(config)
     config = with_fields(config, {"general.files": str(tmp_path / "b.jsonl")})
-    with pytest.raises(
-        InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"
-    ):
+    with input_error(r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
         load_corpus(config)
 
 
@@ -632,7 +619,7 @@ def test_ray_writes_the_same(folder, tmp_path):
         prepare(*arguments, tmp_path / "ray", executor="ray", workers=2, **alike)
         assert content(tmp_path / "ray") == content(tmp_path / "local")
         write_lines(tmp_path / "a.jsonl", [{"text": None}])
-        with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
+        with input_error('a.jsonl:1: field "text" is null'):
             prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="ray")
     finally:
         ray.shutdown()
@@ -679,7 +666,7 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     assert content(tmp_path / "out") == content(folder / "out")
     shutil.rmtree(tmp_path / "out")
     write_lines(tmp_path / "a.jsonl", [{"text": None}])
-    with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
+    with input_error('a.jsonl:1: field "text" is null'):
         prepare(
             [str(tmp_path / "a.jsonl")],
             arguments[1],
@@ -708,7 +695,7 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
             r"end of text is to be '<\|none\|>', which the tokenizer does not have",
         ),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
@@ -721,5 +708,5 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602
-    with pytest.raises(InputError, match="end_of_text"):
+    with input_error("end_of_text"):
         prepare(given, folder, tmp_path / "chosen", near_duplicates="none", end_of_text="<|end|>")

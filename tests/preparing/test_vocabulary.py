@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, input_error, tiny_config
 
-from memsinks_jax.config import DataConfig, InputError, with_fields
+from memsinks_jax.config import DataConfig, with_fields
 from memsinks_jax.data import reading
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
@@ -100,7 +100,7 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
         with pytest.raises(OSError, match="No space left on device"):
             prepare(*arguments, tmp_path / "twice", **alike)
     if last == 3:
-        with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 400"):
+        with input_error("started with --vocabulary_size=2048, not 400"):
             prepare(*arguments, tmp_path / "twice", vocabulary_size=400, **alike)
         monkeypatch.setattr(
             vocabulary, "train_tokenizer", lambda *_: pytest.fail("the tokenizer is there")
@@ -118,19 +118,15 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
     prepare(arguments[0], str(given), arguments[1], **alike)
     prepare(arguments[0], None, arguments[2], **alike)
     before = content(tmp_path)
-    with pytest.raises(
-        InputError, match="given was started with a --tokenizer; give it, or another --out"
-    ):
+    with input_error("given was started with a --tokenizer; give it, or another --out"):
         prepare(arguments[0], None, arguments[1], **alike)
-    with pytest.raises(InputError, match="trained was started with another tokenizer"):
+    with input_error("trained was started with another tokenizer"):
         prepare(arguments[0], str(given), arguments[2], **alike)
-    with pytest.raises(InputError, match="started with --vocabulary_size=2048, not 500"):
+    with input_error("started with --vocabulary_size=2048, not 500"):
         prepare(arguments[0], None, arguments[2], vocabulary_size=500, **alike)
-    with pytest.raises(
-        InputError, match="--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"
-    ):
+    with input_error("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"):
         prepare(arguments[0], str(given), tmp_path / "both", vocabulary_size=500, **alike)
-    with pytest.raises(InputError, match="holds other files"):
+    with input_error("holds other files"):
         prepare(arguments[0], None, tmp_path, **alike)
     assert content(tmp_path) == before
 
@@ -165,7 +161,7 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
 def test_what_cannot_be_sampled_leaves_nothing(tmp_path, name, body, settings, message):
     if body is not None:
         (tmp_path / name).write_text(body)
-    with pytest.raises(InputError, match=message) as refused:
+    with input_error(message) as refused:
         prepare([str(tmp_path / name)], None, tmp_path / "out", **settings)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
+from memsinks_jax.config import MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import guard as guards
 from memsinks_jax.training import sharding
@@ -113,7 +113,7 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
         "config.optimizer.learning_rate in another --workdir, or go on past them with a higher "
         "config.training.skips_in_a"
     )
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
@@ -128,7 +128,7 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
     )
     assert read_metrics(tmp_path / "run")[-1]["skipped_updates"] == 3
     # the same again, and every batch is written down once
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
     # What the message advises works.

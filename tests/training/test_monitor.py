@@ -5,9 +5,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
-from memsinks_jax.config import Config, InputError, MonitorConfig, with_fields
+from memsinks_jax.config import Config, MonitorConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
@@ -174,5 +174,5 @@ def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
             (tmp_path / "run").rename(tmp_path / "elsewhere")
         return False
 
-    with pytest.raises(InputError, match="run is gone: it was moved or removed during the run"):
+    with input_error("run is gone: it was moved or removed during the run"):
         train_and_evaluate(config, tmp_path / "run", should_stop=move)

@@ -3,8 +3,8 @@
 import collections
 
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import fact_templates, facts
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 from memsinks_jax.data.tokenizer import JsonTokenizer
@@ -127,7 +127,7 @@ def test_rows_of_another_length_are_filled_too(world, tokenizer):
         len(tokenizer.encode(text)) + 1 for text in facts.documents(world, 0, 200, tokens_in_row=96)
     ]
     assert max(lengths) == 96
-    with pytest.raises(InputError, match="rows of 20 tokens are too short"):
+    with input_error("rows of 20 tokens are too short"):
         facts.documents(world, 0, 1, tokens_in_row=20)
 
 
@@ -233,12 +233,12 @@ def test_neighbours_hold_the_second_city_and_the_target_as_a_subject(world):
 
 @pytest.mark.parametrize("count", [0, 25])
 def test_more_edits_than_facts_are_refused(world, count):
-    with pytest.raises(InputError, match=f"{count} edits are asked for; there are 24 weak facts"):
+    with input_error(f"{count} edits are asked for; there are 24 weak facts"):
         facts.edits(world, "weak", count, 0)
 
 
 def test_another_kind_is_refused(world):
-    with pytest.raises(InputError, match="kind is 'false'; choose one of: weak, strong"):
+    with input_error("kind is 'false'; choose one of: weak, strong"):
         facts.edits(world, "false", 1, 0)
 
 

@@ -9,9 +9,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.labs import induction_head as command
 from memsinks_jax.studies.labs.induction_head import (
     bigrams,
@@ -38,7 +37,7 @@ from memsinks_jax.studies.labs.study import write
 def test_texts_that_cannot_be_used(content, message, tmp_path):
     if content is not None:
         (tmp_path / "text").write_bytes(content)
-    with pytest.raises(InputError, match=message) as refusal:
+    with input_error(message) as refusal:
         bigrams.read_text(tmp_path / "text")
     assert "\n" not in str(refusal.value) and "--text=" in str(refusal.value)
 
@@ -57,7 +56,7 @@ def test_texts_that_cannot_be_used(content, message, tmp_path):
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(chosen, message):
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         Preset("laptop", bigrams.bundled(), **chosen).check()
 
 
