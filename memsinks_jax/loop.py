@@ -48,7 +48,7 @@ from memsinks_jax.training.checkpoint import (
 )
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import PROBES, Monitor
-from memsinks_jax.training.program import Program, train_program
+from memsinks_jax.training.program import Program, shared_program
 from memsinks_jax.training.record import Record
 from memsinks_jax.training.step import TrainState
 from memsinks_jax.training.watchdog import Watchdog
@@ -314,7 +314,7 @@ def _open(
     steps = rows.steps
 
     # State: shapes give shardings, shardings place what is initialised or restored.
-    program = train_program(config, steps, mesh, rows.documents_per_row)
+    program = shared_program(config, steps, mesh, rows.documents_per_row)
     initial, before = [], nobody()  # emptied when the run begins, which needs all of the memory
     if config.model.initial and progress is None:
         params, before = _initial(config, corpus, program.state.params)

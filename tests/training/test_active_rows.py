@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import train_program
 from test_step import first_batches
 
 from memsinks_jax import sinks
@@ -21,6 +20,7 @@ from memsinks_jax.planning.account import COLLECTIVES, arrays_of, group, parse
 from memsinks_jax.training import active_rows, sharding
 from memsinks_jax.training.method import method_of, slowed
 from memsinks_jax.training.optimizer import scale_by_adam
+from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state
 
 SHARED, POOL = 16, 40
@@ -149,7 +149,7 @@ def steps(config, params, data, devices=1, schedule=10):
     """The state after a step on each batch, from these parameters, and the metrics of every step."""
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:devices])
     with jax.set_mesh(mesh):
-        program = train_program(config, schedule, mesh, data[0]["identities"].shape[1])
+        program = shared_program(config, schedule, mesh, data[0]["identities"].shape[1])
         state, lines = program.init(), []
         state = state._replace(
             params=jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, state.params))
@@ -295,7 +295,7 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     tiny = with_fields(tiny, {"sinks.pool": pool, "mesh": MeshConfig(*shape)})
     mesh, documents = sharding.make_mesh(tiny.mesh), 3
     with jax.set_mesh(mesh):
-        program = train_program(tiny, 10, mesh, documents)
+        program = shared_program(tiny, 10, mesh, documents)
         text = program.step.lower(program.state, program.batch, program.seed).compile().as_text()
     sent = {}  # kind: [(rows, devices that talk to each other)]
     for computation in parse(text)[0].values():

@@ -7,7 +7,6 @@ import math
 import jax
 import numpy as np
 import pytest
-from conftest import train_program
 
 from memsinks_jax import sinks
 from memsinks_jax.config import RULES, MeshConfig, SinksConfig, with_fields
@@ -17,6 +16,7 @@ from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.training import sharding
 from memsinks_jax.training.method import method_of
+from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state, make_train_step
 
 
@@ -37,7 +37,7 @@ def train_on_mesh(config, mesh, count, data=None):
     """The same, with the parameters where they are."""
     data = data or first_batches(config, count, sharding.own_rows(config.training.batch_size, mesh))
     with jax.set_mesh(mesh):
-        program = train_program(config, 10, mesh, data[0]["identities"].shape[1])
+        program = shared_program(config, 10, mesh, data[0]["identities"].shape[1])
         state, lines = program.init(), []
         for batch in data:
             state, metrics = program.step(
@@ -52,7 +52,7 @@ def one_step(config, batch):
     """Parameters before and after a step on one device, and its metrics."""
     mesh = single(config)
     with jax.set_mesh(mesh):
-        program = train_program(config, 10, mesh, batch["identities"].shape[1])
+        program = shared_program(config, 10, mesh, batch["identities"].shape[1])
         before = program.init()
         params = jax.device_get(before.params)  # the step takes the state away
         after, metrics = program.step(

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from test_gradient_masking import masked_config, moved, sgd
+from test_gradient_masking import masked_config, moved
 from test_step import first_batches, single
 
 from memsinks_jax.config import Config, with_fields
@@ -51,7 +51,7 @@ def labelled(config):
 
 
 @pytest.mark.parametrize(("rows", "accumulate"), [("one_document", 1), ("packed", 2)])
-def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
+def test_a_step_follows_the_three_rules(rows, accumulate, plain_sgd):
     config = sgtm(rows=rows)
     config = with_fields(config, {"compute.accumulate": accumulate})
     batch = labelled(config)
@@ -86,7 +86,6 @@ def test_a_step_follows_the_three_rules(rows, accumulate, monkeypatch):
 
         expected = jax.tree_util.tree_map_with_path(rule, expected, found)
     before = params
-    monkeypatch.setattr(step, "make_optimizer", sgd)
     with jax.set_mesh(single(config)):
         after = jax.jit(step.make_train_step(config, 10))(
             step.init_state(config, 10), batch, np.uint32(0)
