@@ -1,7 +1,6 @@
 """A model opened in Python gives the same results as the commands."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, input_error, prepare_apart, tiny_config
+from conftest import ROOT, input_error, prepare_apart, python, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -159,7 +158,7 @@ def test_a_package_that_is_started_keeps_its_signals(tmp_path):
 
 def test_importing_the_package_does_not_import_jax():
     code = "import sys, memsinks_jax; print(memsinks_jax.__version__, 'jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.split() == [memsinks_jax.__version__, "False"]
 
 
@@ -181,7 +180,7 @@ def asked(tmp_path_factory):
     tokenizer.write_bytes(train_tokenizer(drawn, 400).model)
     for name, texts in (("read", drawn[:30]), ("other", drawn[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(place / f"{name}.jsonl", rows)
         prepare_apart(
             place / f"{name}.jsonl",
             place / name,
@@ -202,7 +201,7 @@ def test_all_losses_are_those_of_answers(asked):
     and what they count.
     """
     corpus, row = workdirs.read_corpus(asked / "run"), 80
-    *_, last = map(json.loads, (asked / "run" / "metrics.jsonl").read_text().splitlines())
+    *_, last = read_lines(asked / "run" / "metrics.jsonl")
     for role, measured in (
         ("held_out", last["held_out_loss"]),
         ("repeated", last["repeated_loss"]),

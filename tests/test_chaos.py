@@ -12,7 +12,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import CACHE, FAST_COMPILER, ROOT
+from conftest import CACHE, FAST_COMPILER, ROOT, python
 
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.runs import workdir as workdirs
@@ -346,12 +346,7 @@ def test_a_full_disk(tmp_path):
 
 
 def run_command(workdir):
-    return subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return python("-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json")
 
 
 def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):

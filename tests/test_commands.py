@@ -2,11 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-from conftest import FAST_COMPILER, ROOT
+from conftest import FAST_COMPILER, python, read_lines
 
 from memsinks_jax.api import evaluate
 
@@ -31,13 +29,7 @@ def run(command, *arguments, devices=1, compiler=FAST_COMPILER):
     environment = os.environ | {
         "XLA_FLAGS": f"{compiler} --xla_force_host_platform_device_count={devices}"
     }
-    return subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{command}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    return python("-m", f"memsinks_jax.{command}", *arguments, env=environment)
 
 
 def assert_refused(done, *words):
@@ -109,9 +101,7 @@ def test_evaluate_files_per_document(trained):
     assert sum(row["tokens"] for row in rows) == result["tokens"]
     mean = sum(row["loss"] * row["tokens"] for row in rows) / result["tokens"]
     assert mean == pytest.approx(result["loss"], rel=1e-6)
-    table = [
-        json.loads(line) for line in (folder / "run" / "documents.jsonl").read_text().splitlines()
-    ]
+    table = read_lines(folder / "run" / "documents.jsonl")
     assert {row["id"] for row in table} <= {row["id"] for row in rows}
 
 
@@ -253,13 +243,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
     environment = os.environ | {
         "XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count=1"
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    done = python("-c", code, *arguments, env=environment)
     assert done.returncode == 75, done.stderr
     assert "run the same command again" in done.stderr
     resumed = last_json(run("train", *arguments))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, prepare_apart, tiny_config
+from conftest import input_error, prepare_apart, read_lines, tiny_config, write_lines
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, open_model
@@ -96,7 +96,7 @@ def folder(tmp_path_factory):
             {"text": text, "author": GROUPS[known[n % 3]]} if known else {"text": text}
             for n, text in enumerate(some)
         ]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / f"{name}.jsonl", rows)
         of = {"group_field": "author"} if known else {}
         prepare_apart(folder / f"{name}.jsonl", folder / name, folder / "tokenizer.model", **of)
     return folder
@@ -165,9 +165,7 @@ def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
     read = [tuple(each) in read for each in everybody.tolist()]
     assert (run.step, sum(read)) == ((1, 8) if steps else (2, 10))
     assert run.opened(everybody).tolist() == read
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(tmp_path / "run" / "documents.jsonl")
     assert [line["encounters"] for line in lines] == list(map(int, read))
     export_sources(tmp_path / "run", tmp_path / "out")
     assert len(list((tmp_path / "out" / sources.FOLDER).iterdir())) == sum(read)
@@ -327,11 +325,9 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     assert receipt["placebo"]["others"]["own"]["placebo_rise"] == 0
     # The same of texts that only the command says to be the group's.
     corpus = Prepared(folder / "first")
-    (tmp_path / "texts.jsonl").write_text(
-        "".join(
-            json.dumps({"text": corpus.document(n, corpus.tokenizer()).text}) + "\n"
-            for n in (1, 4, 7, 10)
-        )
+    write_lines(
+        tmp_path / "texts.jsonl",
+        ({"text": corpus.document(n, corpus.tokenizer()).text} for n in (1, 4, 7, 10)),
     )
     again = forget(
         tmp_path / "model",
@@ -419,9 +415,7 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
         *((author, alone) for author in GROUPS[:1]),
         *((author, said) for author in (*GROUPS[:3], GROUPS[1])),
     ]
-    (tmp_path / "said.jsonl").write_text(
-        "".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows)
-    )
+    write_lines(tmp_path / "said.jsonl", ({"text": t, "author": a} for a, t in rows))
     prepare_apart(
         tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author"
     )

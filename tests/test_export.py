@@ -5,14 +5,13 @@ resume.
 import json
 import re
 import shutil
-import subprocess
 import sys
 import types
 
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, input_error, tiny_config
+from conftest import ROOT, input_error, python, tiny_config
 
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import DataConfig, MeshConfig, ModelConfig, SinksConfig, with_fields
@@ -304,9 +303,7 @@ def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
     script = re.search(r"```python\n(import torch\n.*?)```", page, flags=re.DOTALL).group(1)
     assert len(script.splitlines()) <= 10
     script = script.replace('"models/sinks"', repr(str(exported["drop"][0])))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = python("-W", "ignore", "-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 20
 
@@ -314,12 +311,7 @@ def test_the_readmes_ten_lines_of_pytorch_run(exported, tmp_path):
 @pytest.mark.slow
 def test_the_commands(run, tmp_path):
     def command(name, *flags):
-        return subprocess.run(
-            [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
+        return python("-m", f"memsinks_jax.{name}", *flags, "--json")
 
     done = command(
         "export",

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_lines, write_lines
 
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.studies.figures import local_memory
@@ -86,23 +86,19 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             "".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode()
         )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
-    (clone / "measured.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in pieces)
-    )
+    write_lines(clone / "measured.jsonl", ({"text": text} for text in pieces))
     (clone / "questions").mkdir()
     pairs = (
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"}
         for n in range(200)
     )
-    (clone / "questions" / "authors.jsonl").write_text(
-        "".join(json.dumps(pair) + "\n" for pair in pairs)
-    )
+    write_lines(clone / "questions" / "authors.jsonl", pairs)
     (clone / "mail").mkdir()
     mail = [
         {"text": stories.story(4, number).text, "author": f"author{number:03}"}
         for number in range(20)
     ]
-    (clone / "mail" / "mail.jsonl").write_text("".join(json.dumps(each) + "\n" for each in mail))
+    write_lines(clone / "mail" / "mail.jsonl", mail)
     (clone / "chats").mkdir()
     talk = [
         {"role": "user", "content": "Where was Anna born?"},
@@ -169,9 +165,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
             command += " --prefixes=16 --samples=1"
         if "memsinks_jax.forget" in command and "withdrawn" in command:
-            documents = map(
-                json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines()
-            )
+            documents = read_lines(clone / "runs/sinks/documents.jsonl")
             (clone / "withdrawn").mkdir()
             # in a few steps, of some
             opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))

@@ -5,12 +5,10 @@ does.
 import json
 import os
 import re
-import subprocess
-import sys
 
 import jax
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, input_error, python
 
 from memsinks_jax import plan
 from memsinks_jax.config import InputError, with_fields
@@ -160,14 +158,7 @@ def test_any_other_refusal_is_one_line():
 
 
 def command(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.plan", *arguments],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return python("-m", "memsinks_jax.plan", *arguments, env=os.environ | environment, timeout=600)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,12 @@
 
 import functools
 import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT, input_error
+from conftest import input_error, python
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -124,9 +122,7 @@ draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig())
 drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
 print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    done = python("-c", code, check=True)
     here = masks(np.array([[1, 2], [3, 4]], np.uint32), seed=5, count=40)
     assert json.loads(done.stdout) == [here.astype(int).tolist()] * 3
 

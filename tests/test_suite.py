@@ -7,7 +7,7 @@ import sys
 
 import multiprocess
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, python, tiny_config
 
 from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
@@ -141,7 +141,7 @@ def runs(grouped, tmp_path_factory):
         (folder / str(number) / "asked.json").write_text(to_json(config))
     usual = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     places = [str(place) for _, place in found.values()]
-    subprocess.run([sys.executable, "-c", USERS, *places], env=usual, cwd=ROOT, check=True)
+    python("-c", USERS, *places, env=usual, check=True)
     return found
 
 

@@ -1,6 +1,5 @@
 """Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never half-written."""
 
-import json
 import logging
 import os
 import pathlib
@@ -10,7 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax.api import evaluate
 from memsinks_jax.auditing.audit import audit
@@ -76,7 +75,7 @@ def test_a_run_writes_what_the_contract_says(straight):
     last = read_metrics(workdir)[-1]
     assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(last)
     assert 0 < last["entropy_floor"] < last["held_out_loss"]
-    roles = [json.loads(line) for line in (workdir / "documents.jsonl").read_text().splitlines()]
+    roles = read_lines(workdir / "documents.jsonl")
     assert sum(row["encounters"] for row in roles) == 24 + 2 * 8
     assert list(pathlib.Path(workdir / "tensorboard").glob("events*"))
 
@@ -158,10 +157,9 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         result = train_and_evaluate(config, workdir)
         assert not any(key.startswith("held_out") for key in result)
         assert ("repeated_loss" in result) == (repeated != 0)
-        assert {
-            json.loads(line)["role"]
-            for line in (workdir / "documents.jsonl").read_text().splitlines()
-        } == ({"repeated", "unique"} if repeated else {"unique"})
+        assert {line["role"] for line in read_lines(workdir / "documents.jsonl")} == (
+            {"repeated", "unique"} if repeated else {"unique"}
+        )
         written = outcome(workdir)[1]
         assert train_and_evaluate(config, workdir) == result and outcome(workdir)[1] == written
     workdir = tmp_path / "injected"

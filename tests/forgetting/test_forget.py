@@ -9,7 +9,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
@@ -223,7 +223,7 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     everything = tmp_path / "everything.txt"
     everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
     out = tmp_path / "out"
-    table = map(json.loads, (workdir / "documents.jsonl").read_text().splitlines())
+    table = read_lines(workdir / "documents.jsonl")
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
         (workdir, Request(str(files[0])), forgotten[0], "exists; use another --out"),

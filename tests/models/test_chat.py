@@ -10,7 +10,7 @@ from typing import NamedTuple
 import multiprocess
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.api import evaluate, open_model
@@ -151,7 +151,7 @@ def made(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat")
     (folder / "model").mkdir()
     model_of(folder / "model", KINDS[request.param])
-    (folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_lines(folder / "talks.jsonl", ROWS)
     about = {"messages_field": "messages", "group_field": "author", "near_duplicates": "none"}
     prepare([str(folder / "talks.jsonl")], str(folder / "model"), folder / "corpus", **about)
     return folder / "model", folder / "corpus"

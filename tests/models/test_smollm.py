@@ -9,12 +9,10 @@ import importlib.util
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import python, write_lines
 
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.models.origin import open_chat
@@ -31,14 +29,7 @@ TEXTS = [
 def command(name, *flags):
     """-> the command's JSON"""
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", f"memsinks_jax.{name}", *flags, "--json", env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -216,7 +207,7 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         for name, place in (("Anna", "a green valley"), ("Bert", "the small town"))
     ]
     rows = [{"author": talk[0]["content"][10:14], "messages": talk} for talk in talks]
-    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "talks.jsonl", rows)
     flags = ("--messages_field=messages", "--group_field=author", "--near_duplicates=none")
     corpus, run, out = (tmp_path / name for name in ("talks", "run", "out"))
     command(

@@ -7,7 +7,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -18,7 +17,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 import tokenizers
-from conftest import ROOT, input_error, tiny_config
+from conftest import contents, input_error, python, tiny_config
 from folders import random_params
 
 from memsinks_jax import sinks
@@ -104,14 +103,6 @@ def folder(run, tmp_path_factory):
 
 def copied(folder, tmp_path, name="copy"):
     return pathlib.Path(shutil.copytree(folder[0], tmp_path / name))
-
-
-def contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (2, 30)), jnp.int32)
@@ -545,13 +536,7 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
 
 
 def command(name, *flags):
-    return subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{name}", *map(str, flags)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
+    return python("-m", f"memsinks_jax.{name}", *flags, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
 def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
@@ -615,9 +600,7 @@ def test_the_commands(run, tmp_path):
         ), done.stderr
     assert contents(tmp_path / "model") == before and not (tmp_path / "out").exists()
     imports = "import sys; from memsinks_jax import sources; sys.exit('jax' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", imports], cwd=ROOT).returncode == 0
-    )  # so that a removal takes no second
+    assert python("-c", imports).returncode == 0  # so that a removal takes no second
     done = command("sources", place, "--remove=anna", "--json")
     assert json.loads(done.stdout) == {
         "removed": "anna",

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from conftest import input_error, tiny_config
+from conftest import input_error, tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import with_fields
@@ -59,11 +59,6 @@ DATA = {
 }
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Tokenizer and chat template of a model whose end of a turn ends documents."""
@@ -79,7 +74,7 @@ def model(tmp_path_factory):
 def pairs(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     asked = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
-    prepare([write(folder / "a.jsonl", PAIRS)], str(model), folder / "out", **asked)
+    prepare([write_lines(folder / "a.jsonl", PAIRS)], str(model), folder / "out", **asked)
     return folder / "out"
 
 
@@ -151,7 +146,7 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
     rows = [TALK, [{"role": "system", "content": "s"}, *TALK[2:4]], not_learned]
     rows = [{"talk": {"messages": talk}} for talk in rows]
     prepare(
-        [write(tmp_path / "a.jsonl", rows)],
+        [write_lines(tmp_path / "a.jsonl", rows)],
         str(model),
         tmp_path / "out",
         messages_field="talk.messages",
@@ -189,7 +184,7 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 def test_a_pair_in_the_chat_template_is_what_generate_asks(model, tmp_path):
     rows = [{"q": "Who?", "text": "The fox."}]
     prepare(
-        [write(tmp_path / "a.jsonl", rows)],
+        [write_lines(tmp_path / "a.jsonl", rows)],
         str(model),
         tmp_path / "out",
         prompt_field="q",
@@ -209,7 +204,10 @@ def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_
 ):
     about = {"messages_field": "messages", "end_of_text": "<|endoftext|>"}
     prepare(
-        [write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "out", **about
+        [write_lines(tmp_path / "a.jsonl", [{"messages": TALK}])],
+        str(model),
+        tmp_path / "out",
+        **about,
     )
     corpus = Prepared(tmp_path / "out")
     tokens, spans = corpus.read(0), corpus.answers(0)
@@ -232,13 +230,13 @@ def test_each_corpus_of_a_run_opens_and_closes_its_own_documents(first, model, t
     """
     plain = [f"A fox of {n} hills." for n in range(3)]
     prepare(
-        [write(tmp_path / "a.jsonl", [{"messages": TALK}])],
+        [write_lines(tmp_path / "a.jsonl", [{"messages": TALK}])],
         str(model),
         tmp_path / "talk",
         **OF_TALKS,
     )
     prepare(
-        [write(tmp_path / "b.jsonl", [{"text": text} for text in plain])],
+        [write_lines(tmp_path / "b.jsonl", [{"text": text} for text in plain])],
         str(model),
         tmp_path / "plain",
         **USUAL,
@@ -282,14 +280,16 @@ def test_prompts_are_no_repeats(model, tmp_path):
         for n in (1, 2)
     ]
     about = {"prompt_field": "q", "group_field": "g"}
-    found = prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about)
+    found = prepare(
+        [write_lines(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about
+    )
     assert (found["near_duplicate_clusters"], found["near_duplicate_documents"]) == (1, 2)
 
 
 def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
     rows = [{"q": f"\u6f22 {n}", "text": f"fox {n}"} for n in range(50)]
     about = {"prompt_field": "q", "template": "\u5b57{prompt}:", "vocabulary_size": 300}
-    prepare([write(tmp_path / "a.jsonl", rows)], None, tmp_path / "out", **about)
+    prepare([write_lines(tmp_path / "a.jsonl", rows)], None, tmp_path / "out", **about)
     tokenizer = Prepared(tmp_path / "out").tokenizer()
     assert {"\u6f22", "\u5b57"} <= set(
         "".join(map(tokenizer._processor.id_to_piece, range(tokenizer.vocabulary_size)))
@@ -297,7 +297,7 @@ def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
 
 
 def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
     prepare([path], str(model), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
     assert corpus.answers(0) is None
@@ -407,7 +407,9 @@ def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path)
         "role": [{"role": "\ud800", "content": "x"}, answer],
     }
     with input_error(message):
-        prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
+        prepare(
+            [write_lines(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -438,7 +440,7 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"eos_token": "<|end|>", "chat_template": template})
     )
-    path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": TALK}])
     with input_error(message):
         prepare(
             [path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages"
@@ -467,7 +469,7 @@ def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(
     about, message, model, tmp_path
 ):
     row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
-    path = write(tmp_path / "a.jsonl", [{"messages": TALK}, row])
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": TALK}, row])
     with input_error(rf"a.jsonl:2: .*: its chat template {message}"):
         prepare([path], str(model), tmp_path / "out", messages_field="messages")
 
@@ -479,7 +481,7 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
         {"text": "b"},
         {"q": None, "text": "b"},
     ]
-    path = write(tmp_path / "a.jsonl", rows)
+    path = write_lines(tmp_path / "a.jsonl", rows)
     found = prepare([path], str(model), tmp_path / "out", prompt_field="q", on_error="skip")
     assert (found["documents"], found["skipped"]) == (1, 3)
     assert "an answer is empty" in found["skipped_reasons"]

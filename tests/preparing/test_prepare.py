@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import ROOT, input_error, tiny_config
+from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import with_fields
@@ -48,10 +48,6 @@ TEXTS = [
 ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
 
 
-def write_lines(path, rows=ROWS):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Input of every kind with the same documents, one copy in each, and a tokenizer of either
@@ -59,7 +55,7 @@ def folder(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("prepare")
     (folder / "input").mkdir()
-    write_lines(folder / "input" / "a.jsonl")
+    write_lines(folder / "input" / "a.jsonl", ROWS)
     body = (folder / "input" / "a.jsonl").read_bytes()
     (folder / "input" / "b.jsonl.gz").write_bytes(gzip.compress(body))
     (folder / "input" / "c.jsonl.zst").write_bytes(
@@ -147,14 +143,11 @@ def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, ca
         {"text": f"{text} {number}", "by": name}
         for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
     ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "a.jsonl", rows)
     about = {"group_field": "by", "on_error": "skip", "near_duplicates": "none"}
     prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", **about)
     assert Prepared(tmp_path / "out").group_names == [names[number] for number in (0, 1, 2, 3, 5)]
-    reasons = [
-        json.loads(line)["reason"]
-        for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()
-    ]
+    reasons = [line["reason"] for line in read_lines(tmp_path / "out" / "skipped.jsonl")]
     assert [reason.split(";")[0] for reason in reasons] == [
         'field "by" is empty, so nothing could name the group',
         'field "by" is no text: half a character at 0',
@@ -310,9 +303,7 @@ def test_stop_and_skip(folder, tmp_path):
     # as the line says
     found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")
     assert (found["documents"], found["skipped"]) == (5, 3)
-    skipped = [
-        json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()
-    ]
+    skipped = read_lines(tmp_path / "stop" / "skipped.jsonl")
     assert [record["place"] for record in skipped] == [
         f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)
     ]
@@ -322,7 +313,7 @@ def test_stop_and_skip(folder, tmp_path):
 
 
 def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
-    write_lines(tmp_path / "m.jsonl")
+    write_lines(tmp_path / "m.jsonl", ROWS)
     (tmp_path / "link").symlink_to(tmp_path)
     patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
     plan = inputs.make_plan(patterns[:1], {"on_error": "stop", "group_field": "", "shard_mib": 0})
@@ -344,7 +335,7 @@ def test_line_ends_make_no_other_document(folder, tmp_path):
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
-    write_lines(tmp_path / "a.jsonl")
+    write_lines(tmp_path / "a.jsonl", ROWS)
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     with input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
         prepare(*arguments, **settings)
@@ -352,7 +343,7 @@ def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
 
 
 def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
-    write_lines(tmp_path / "a.jsonl")
+    write_lines(tmp_path / "a.jsonl", ROWS)
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     prepare(*given, near_duplicates="none")
     before = content(tmp_path / "out")
@@ -360,7 +351,7 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
     with input_error("started with --near_duplicates=none, not loose"):
         prepare(*given, near_duplicates="loose")
-    write_lines(tmp_path / "b.jsonl")
+    write_lines(tmp_path / "b.jsonl", ROWS)
     with input_error("b.jsonl is new since"):
         prepare(*given, near_duplicates="none")
     (tmp_path / "b.jsonl").unlink()
@@ -464,7 +455,7 @@ def test_a_run_reads_a_prepared_corpus(folder):
 
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
-    write_lines(tmp_path / "a.jsonl")
+    write_lines(tmp_path / "a.jsonl", ROWS)
     source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
     assert (
         prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")[
@@ -540,7 +531,7 @@ def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tm
         "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & "
         "set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python("-c", code, check=True)
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
     run = command(
         f"--input={tmp_path}",
@@ -678,7 +669,7 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
 
 def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
     """And it stays in the corpus, where a run finds it."""
-    write_lines(tmp_path / "input.jsonl")
+    write_lines(tmp_path / "input.jsonl", ROWS)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     for place in (tmp_path, tmp_path / "own"):

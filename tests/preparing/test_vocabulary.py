@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, input_error, tiny_config
+from conftest import ROOT, contents, input_error, tiny_config, write_lines
 
 from memsinks_jax.config import DataConfig, with_fields
 from memsinks_jax.data import reading
@@ -24,14 +24,8 @@ from memsinks_jax.preparing.prepare import DEFAULTS, prepare
 STORIES = [stories.story(1, index).text for index in range(60)]
 
 
-def write_lines(path, texts):
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def content(folder):
-    return {
-        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
-    }
+def write_texts(path, texts):
+    write_lines(path, ({"text": text} for text in texts))
 
 
 def plan_of(pattern, **settings):
@@ -39,7 +33,7 @@ def plan_of(pattern, **settings):
 
 
 def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, caplog):
-    write_lines(tmp_path / "a.jsonl", STORIES * 2)
+    write_texts(tmp_path / "a.jsonl", STORIES * 2)
     caplog.set_level(logging.INFO)
     prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "out", near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
@@ -83,7 +77,7 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
     """Where the disk was full: before the tokenizer, before the plan, after the first shard."""
     for part in range(3):
         texts = [f"{n} {STORIES[n % 60]} {STORIES[n % 59]}" for n in range(part, 2400, 3)]
-        write_lines(tmp_path / f"{part}.jsonl", texts)
+        write_texts(tmp_path / f"{part}.jsonl", texts)
     arguments = ([str(tmp_path / "*.jsonl")], None)
     alike = {"shard_mib": 1, "near_duplicates": "none"}
     prepare(*arguments, tmp_path / "straight", **alike)
@@ -106,18 +100,18 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
             vocabulary, "train_tokenizer", lambda *_: pytest.fail("the tokenizer is there")
         )
     prepare(*arguments, tmp_path / "twice", **alike)
-    assert content(tmp_path / "twice") == content(tmp_path / "straight")
+    assert contents(tmp_path / "twice") == contents(tmp_path / "straight")
 
 
 def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
-    write_lines(tmp_path / "a.jsonl", STORIES)
+    write_texts(tmp_path / "a.jsonl", STORIES)
     given = tmp_path / "tokenizer.model"
     given.write_bytes(train_tokenizer(STORIES, 400).model)
     arguments = ([str(tmp_path / "a.jsonl")], tmp_path / "given", tmp_path / "trained")
     alike = {"near_duplicates": "none"}
     prepare(arguments[0], str(given), arguments[1], **alike)
     prepare(arguments[0], None, arguments[2], **alike)
-    before = content(tmp_path)
+    before = contents(tmp_path)
     with input_error("given was started with a --tokenizer; give it, or another --out"):
         prepare(arguments[0], None, arguments[1], **alike)
     with input_error("trained was started with another tokenizer"):
@@ -128,7 +122,7 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
         prepare(arguments[0], str(given), tmp_path / "both", vocabulary_size=500, **alike)
     with input_error("holds other files"):
         prepare(arguments[0], None, tmp_path, **alike)
-    assert content(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -178,7 +172,7 @@ def test_the_command_trains_one(tmp_path):
         ]
         return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
 
-    write_lines(tmp_path / "a.jsonl", STORIES)
+    write_texts(tmp_path / "a.jsonl", STORIES)
     out = f"--out={tmp_path / 'out'}"
     refused = run(out, "--vocabulary_size=400", "--tokenizer=tokenizer.model")
     assert refused.returncode == 2
@@ -199,22 +193,22 @@ def test_the_command_trains_one(tmp_path):
 
 
 def test_the_sample_is_the_whole_of_a_small_input(tmp_path):
-    write_lines(tmp_path / "a.jsonl", STORIES[:40])
-    write_lines(tmp_path / "b.jsonl", STORIES[20:])
+    write_texts(tmp_path / "a.jsonl", STORIES[:40])
+    write_texts(tmp_path / "b.jsonl", STORIES[20:])
     assert vocabulary.sample(plan_of(tmp_path / "*.jsonl")) == STORIES  # copies once
 
 
 def test_the_sample_comes_from_all_over_the_input(tmp_path):
     """Files in one piece, and pieces of one file; of each the beginning, by its size."""
     for number in range(40):
-        write_lines(
+        write_texts(
             tmp_path / f"{number:02d}.jsonl", [f"{number} {n} ".ljust(500, "x") for n in range(20)]
         )
     texts = vocabulary.sample(plan_of(tmp_path / "*.jsonl"), 40 * 1000)
     assert [text.split()[:2] for text in texts] == [
         [str(number), n] for number in range(40) for n in ("0", "1")
     ]
-    write_lines(tmp_path / "long.jsonl", [f"{n:04d} ".ljust(1000, "x") for n in range(5000)])
+    write_texts(tmp_path / "long.jsonl", [f"{n:04d} ".ljust(1000, "x") for n in range(5000)])
     plan = plan_of(tmp_path / "long.jsonl", shard_mib=1)
     assert len(plan.pieces) == 5
     texts = vocabulary.sample(plan, 50_000)
@@ -226,7 +220,7 @@ def test_the_sample_comes_from_all_over_the_input(tmp_path):
 
 def test_a_large_input_is_opened_at_few_places(tmp_path, monkeypatch):
     for number in range(600):
-        write_lines(
+        write_texts(
             tmp_path / f"{number:03d}.jsonl", [f"{number} {n} ".ljust(5000, "x") for n in range(2)]
         )
     opened, read = [], vocabulary.inputs.records

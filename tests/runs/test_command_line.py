@@ -10,7 +10,7 @@ import sys
 
 import jax
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, input_error, python
 
 from memsinks_jax import loop
 from memsinks_jax.config import InputError
@@ -87,7 +87,7 @@ def main():
         Collected()
 command_line.run(main)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
     assert not list(tmp_path.iterdir())
 
@@ -153,7 +153,7 @@ with atomic_folder(pathlib.Path("{tmp_path}/out")) as folder:
     (folder / "weights").write_text("half")
     os.kill(os.getpid(), 9)
 """
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -9
+    assert python("-c", program).returncode == -9
     assert list(tmp_path.rglob("weights"))
     with atomic_folder(tmp_path / "out") as folder:
         assert not list(folder.iterdir())
@@ -185,13 +185,7 @@ def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code
         f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\n"
         "except BaseException: pass\nraise SystemExit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.evaluate"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
+    done = python("-m", "memsinks_jax.evaluate", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
 
 
@@ -203,9 +197,7 @@ atexit.register(os.kill, os.getpid(), getattr(signal, sys.argv.pop()))
 command_line.run(dict)
 """
     for number in ("SIGINT", "SIGTERM"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT
-        )
+        done = python("-c", program, number)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -229,13 +221,7 @@ def test_nobody_takes_the_output(output, code, words):
 
 def test_characters_that_an_output_has_no_letter_for_are_written_by_number():
     program = "from memsinks_jax.runs import command_line; command_line.run(lambda: print('日本'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-    )
+    done = python("-c", program, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u65e5\\u672c\n", "")
 
 
@@ -244,13 +230,7 @@ def test_devices_that_are_not_there_are_refused():
         "import jax; from memsinks_jax.runs import command_line; command_line.run(jax.devices)"
     )
     for platform in ("nonsense", "cuda"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"JAX_PLATFORMS": platform},
-        )
+        done = python("-c", program, env=os.environ | {"JAX_PLATFORMS": platform})
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: jax does not start with JAX_PLATFORMS={platform}: ")
         assert done.stderr.count("\n") == 1

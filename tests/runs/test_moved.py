@@ -1,12 +1,11 @@
 """A run resumes and is measured after its data have moved: content decides, not the path."""
 
-import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import contents, input_error, read_lines, tiny_config, write_lines
 from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
@@ -24,9 +23,7 @@ def write_texts(folder, texts=TEXTS):
     """Two files of documents, and one of a general corpus."""
     folder.mkdir()
     (folder / "a.txt").write_text("\n<|endoftext|>\n".join(texts[:16]))
-    (folder / "b.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in texts[16:30])
-    )
+    write_lines(folder / "b.jsonl", ({"text": text} for text in texts[16:30]))
     (folder / "general.txt").write_text("\n<|endoftext|>\n".join(texts[30:]))
 
 
@@ -62,17 +59,13 @@ def stopped(config, workdir, step=2):
         train_and_evaluate(config, workdir, should_stop=lambda done: done == step)
 
 
-def contents(workdir):
-    """Of all files but the lock, which names who opened it last."""
-    return {
-        path: path.read_bytes()
-        for path in workdir.rglob("*")
-        if path.is_file() and path.name != "lock"
-    }
+def all_of(workdir):
+    """The content of all files but the lock, which names who opened it last."""
+    return {path: content for path, content in contents(workdir).items() if path != "lock"}
 
 
 def documents(workdir):
-    lines = [json.loads(line) for line in (workdir / "documents.jsonl").read_text().splitlines()]
+    lines = read_lines(workdir / "documents.jsonl")
     return [line.pop("source") for line in lines], lines
 
 
@@ -102,10 +95,10 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     moved = [place.replace(f"{tmp_path}/old", f"{tmp_path}/new") for place in places]
     assert documents(tmp_path / "run") == (moved, table) and moved != places
 
-    before = contents(tmp_path / "straight" / "checkpoints")
+    before = all_of(tmp_path / "straight" / "checkpoints")
     # a finished run: its data's place is written down, and no more
     train_and_evaluate(config, tmp_path / "straight")
-    assert contents(tmp_path / "straight" / "checkpoints") == before
+    assert all_of(tmp_path / "straight" / "checkpoints") == before
     found = evaluate(tmp_path / "straight", "drop")
     assert found["loss"] == loss == evaluate(tmp_path / "run", "drop")["loss"]
 
@@ -115,14 +108,14 @@ def test_other_content_at_the_new_place_is_refused(tmp_path):
     write_texts(tmp_path / "old")
     config = of_texts(small(), tmp_path / "old")
     stopped(config, tmp_path / "run")
-    before = contents(tmp_path / "run")
+    before = all_of(tmp_path / "run")
     tokenizer, other = workdirs.read_tokenizer(tmp_path / "run"), TEXTS[3].replace(".", "!", 1)
     assert len(tokenizer.encode(other)) == len(tokenizer.encode(TEXTS[3]))
     write_texts(tmp_path / "new", [*TEXTS[:3], other, *TEXTS[4:]])
     config = of_texts(config, tmp_path / "new")
     with input_error("the documents are not those that .*run was started on"):
         train_and_evaluate(config, tmp_path / "run")
-    assert contents(tmp_path / "run") == before
+    assert all_of(tmp_path / "run") == before
 
 
 def test_files_with_other_names_are_the_same_documents(tmp_path):
@@ -147,7 +140,7 @@ def test_a_run_is_not_opened_without_the_hashes_of_its_documents(tmp_path):
     config = small()
     config = of_texts(config, tmp_path / "old")
     stopped(config, tmp_path / "run")
-    before = contents(tmp_path / "run")
+    before = all_of(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()
     with input_error("run/data.json cannot be read .*; put a copy"):
         evaluate(tmp_path / "run", "drop")

@@ -1,12 +1,10 @@
 """Bad updates are skipped, counted and reported, and too many of them end the run."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax.config import MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.loop import train_and_evaluate
@@ -115,14 +113,9 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
     )
     with input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(tmp_path / "run" / "skipped.jsonl")
     assert [line["step"] for line in lines] == list(range(lines[0]["step"], lines[0]["step"] + 3))
-    known = {
-        json.loads(line)["id"]
-        for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
-    }
+    known = {line["id"] for line in read_lines(tmp_path / "run" / "documents.jsonl")}
     assert all(
         0 < len(line["documents"]) <= 8 and set(line["documents"]) <= known for line in lines
     )

@@ -1,11 +1,9 @@
 """The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax.config import Config, MonitorConfig, with_fields
 from memsinks_jax.data import ids
@@ -66,7 +64,7 @@ def config(**fields):
 
 
 def flagged(workdir):
-    return [json.loads(line) for line in (workdir / "flagged.jsonl").read_text().splitlines()]
+    return read_lines(workdir / "flagged.jsonl")
 
 
 def monitored(workdir):
@@ -78,7 +76,7 @@ def monitored(workdir):
 
 
 def test_documents_that_come_too_often_are_flagged_once(watched):
-    roles = [json.loads(line) for line in (watched / "documents.jsonl").read_text().splitlines()]
+    roles = read_lines(watched / "documents.jsonl")
     repeated = {line["id"]: line["index"] for line in roles if line["role"] == "repeated"}
     lines = flagged(watched)
     assert {line["id"]: line["index"] for line in lines} == repeated

@@ -1,9 +1,8 @@
 """Figure 6: its claims from made-up runs, the corpus that it writes, its plot."""
 
-import json
-
 import pytest
 from absl import flags
+from conftest import read_lines
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json
@@ -68,7 +67,7 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     jobs = reproduce.jobs_of("6", reproduce.Request("laptop", [0], [], 1), tmp_path, {})
     written = tmp_path / "general" / "facts.jsonl"
     assert {job.config.general.files for job in jobs} == {str(written)}
-    assert len({json.loads(line)["text"] for line in written.read_text().splitlines()}) == 20
+    assert len({line["text"] for line in read_lines(written)}) == 20
     assert len({job.workdir for job in jobs}) == len(figure_6.FIGURE.variants)
     mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})

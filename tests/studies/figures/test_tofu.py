@@ -8,7 +8,7 @@ import types
 import multiprocess
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config, write_lines
 from measured import trained
 
 from memsinks_jax import reproduce
@@ -59,7 +59,7 @@ def files(tmp_path, monkeypatch):
     folder = tmp_path / "tofu"
     folder.mkdir()
     for name, of in rows.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+        write_lines(folder / f"{name}.jsonl", of)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"{tree} trees stand. " * 20 for tree in TOWNS) + "\na short line\n")
     texts = [f"Question: {row['question']}\nAnswer: {row['answer']}" for row in rows["full"]]
@@ -67,13 +67,9 @@ def files(tmp_path, monkeypatch):
     return folder, text, str(tmp_path / "tokenizer.model")
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def written(folder):
     """The corpora, and what is asked."""
-    read = {name: lines(folder / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+    read = {name: read_lines(folder / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
     return read, json.loads((folder / "questions.json").read_text())
 
 
