@@ -22,7 +22,7 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # Fewer where time is short.
 KILLS = int(os.environ.get("MEMSINKS_JAX_KILLS", "50"))

@@ -8,6 +8,8 @@ from conftest import FAST_COMPILER, python, read_lines
 
 from memsinks_jax.api import evaluate
 
+pytestmark = pytest.mark.long
+
 SMALL = [
     "--config.data.unique_documents=24",
     "--config.data.repeated_documents=2",

@@ -29,6 +29,8 @@ from memsinks_jax.models.trained import open_run
 from memsinks_jax.sinks import NONE
 from memsinks_jax.training.method import documents_learning
 
+pytestmark = pytest.mark.long
+
 ACTIVE = 4
 GROUPS = [f"author {n}" for n in range(5)]
 SETTINGS = sinks.SinksConfig(

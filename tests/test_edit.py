@@ -310,13 +310,15 @@ def test_numbers_and_prompts_are_read(tmp_path):
 
 @pytest.mark.slow
 def test_the_command(place, tmp_path, target):
-    folder, _ = place
+    """With the numbers that a search has found: it takes minutes where nothing is optimized."""
+    folder, found = place
     (tmp_path / "negative.txt").write_text("\n".join(NEGATIVE) + "\n\n")
     flags = [
         f"--workdir={folder / 'run'}",
         f"--prompt={PROMPT}",
         f"--target={target}",
         "--site=mlp",
+        *(f"--{name}={found[name]}" for name in ("layer", "step", "boundary")),
         f"--negative={tmp_path / 'negative.txt'}",
         f"--out={tmp_path / 'm.safetensors'}",
     ]

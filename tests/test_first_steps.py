@@ -8,6 +8,8 @@ import os
 import pytest
 from conftest import ROOT, python
 
+pytestmark = pytest.mark.long
+
 NOTEBOOK = ROOT / "docs" / "first_steps.ipynb"
 
 

@@ -14,7 +14,7 @@ from conftest import ROOT, read_lines, write_lines
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.studies.figures import local_memory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"

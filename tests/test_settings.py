@@ -16,6 +16,8 @@ from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import sharding
 from memsinks_jax.training.program import compiled, enters, train_program
 
+pytestmark = pytest.mark.long
+
 MASKING = "memsinks_jax.studies.methods.gradient_masking"
 CONTEXT = {"sinks.kind": "by_context", "contexts.rows": 256}
 # field: (its other value, what must be set besides for it to matter). Every field stands in one of

@@ -23,6 +23,8 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.published import comparison as published
 from memsinks_jax.studies.published import tables
 
+pytestmark = pytest.mark.long
+
 GPT2 = os.environ.get("MEMSINKS_JAX_GPT2")
 RUNS = [(experiment, site) for experiment in tables.EXPERIMENTS for site in experiment.sites]
 each_experiment = pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from memsinks_jax.training.method import method_of
 from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state, make_train_step
 
+pytestmark = pytest.mark.long
+
 
 def first_batches(config, count, offsets=None):
     corpus = load_corpus(config)

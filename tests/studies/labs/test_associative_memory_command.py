@@ -8,6 +8,8 @@ from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
 from memsinks_jax.studies.labs.associative_memory.study import Settings
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("figure", "chosen", "message"),
