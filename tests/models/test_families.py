@@ -48,6 +48,12 @@ LLAMA3 = {
     "rope_theta": 100.0,
 }
 MODELS = {
+    "GPT-2": ("GPT2", {"n_inner": 48}),
+    "GPT-2, own head": ("GPT2", {"tie_word_embeddings": False}),
+    "Llama, biases, one key": (
+        "Llama",
+        {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-6},
+    ),
     "Llama 3.2": (
         "Llama",
         SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "eos_token_id": [1, 2]},
@@ -120,14 +126,16 @@ def written(tokenizer, tmp_path_factory):
     def write(name):
         if name not in made:
             kind, changes = MODELS[name]
-            config = getattr(transformers, f"{kind}Config")(**SIZES | changes)
+            sizes = {k: v for k, v in SIZES.items() if k != "intermediate_size" or kind != "GPT2"}
+            config = getattr(transformers, f"{kind}Config")(**sizes | changes)
             torch.manual_seed(0)
             model = transformers.AutoModelForCausalLM.from_config(config).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.2 * torch.randn_like(parameter))
             folder = tmp_path_factory.mktemp("theirs") / "hf"
-            model.save_pretrained(folder)
+            # of one file, and of several
+            model.save_pretrained(folder, max_shard_size="20KB" if kind == "Llama" else "5GB")
             write_tokenizer(tokenizer, folder, LENGTH)
             made[name] = folder, model
         return made[name]
