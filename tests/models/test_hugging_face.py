@@ -28,18 +28,12 @@ from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.training.step import init_state
 
+PLAIN = {"family": "llama", "attention_bias": False, "mlp_bias": False}
 FAMILIES = {
     "gpt2": {},
     "gpt2, own head": {"tied_head": False},
-    "llama": {"family": "llama", "attention_bias": False, "mlp_bias": False, "rope_theta": 50000.0},
-    "llama, own head, shared keys": {
-        "family": "llama",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "heads": 4,
-        "kv_heads": 2,
-        "tied_head": False,
-    },
+    "llama": PLAIN | {"rope_theta": 50000.0},
+    "llama, own head, shared keys": PLAIN | {"heads": 4, "kv_heads": 2, "tied_head": False},
     "llama, biases, one key": {"family": "llama", "heads": 4, "kv_heads": 1, "norm_epsilon": 1e-6},
 }
 
@@ -211,6 +205,13 @@ def written(tokenizer, tmp_path_factory):
     return folder
 
 
+def copied(written, tmp_path):
+    return pathlib.Path(shutil.copytree(written, tmp_path / "hf"))
+
+
+EXPERTS, USUAL = {"num_local_experts": 8}, {"rope_type": "default"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -222,38 +223,22 @@ def written(tokenizer, tmp_path_factory):
             {"model_type": "qwen3_moe"},
             r"a mixture of experts \(model_type is 'qwen3_moe'\), .* one of: gpt2, gpt_neox",
         ),
-        (
-            {"model_type": "mixtral", "num_local_experts": 8},
-            r"a mixture of experts \(num_local_experts is 8\)",
-        ),
+        ({"model_type": "mixtral"} | EXPERTS, r"mixture of experts \(num_local_experts is 8\)"),
         ({"num_experts": 8}, r"a mixture of experts \(num_experts is 8\)"),
         ({"model_type": None}, r"no model_type \(a workdir needs no import\)"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
-        (
-            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}},
-            "rope_type is 'yarn'",
-        ),
-        (
-            {"head_dim": 32},
-            r"it has model.layers.0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]",
-        ),
-        (
-            {"num_hidden_layers": 3},
-            r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more",
-        ),
-        ({"num_hidden_layers": 1}, r"it has besides model.layers.1.input_layernorm.weight"),
-        (
-            {"intermediate_size": 17},
-            r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]",
-        ),
+        ({"rope_parameters": USUAL, "rope_scaling": {"type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"head_dim": 32}, r"0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]"),
+        ({"num_hidden_layers": 3}, r"lacks model.layers.2.input_layernorm.weight, .* and \d+ more"),
+        ({"num_hidden_layers": 1}, "it has besides model.layers.1.input_layernorm.weight"),
+        ({"intermediate_size": 17}, r"mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]"),
         ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
         ({"vocab_size": None}, "eos_token_id|vocab_size"),
         ({"num_attention_heads": 0}, "config.json: config.model.heads is 0; it must lie in"),
     ],
 )
 def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, message):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "config.json"
+    path = copied(written, tmp_path) / "config.json"
     content = json.loads(path.read_text()) | {k: v for k, v in change.items() if v is not None}
     for name in [name for name, value in change.items() if value is None]:
         del content[name]
@@ -274,7 +259,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000])
 def test_a_config_that_is_none_is_refused(written, tmp_path, content):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "config.json").write_text(content)
     with input_error(r"config.json cannot be read"):
         open_folder(tmp_path / "hf")
@@ -285,25 +270,15 @@ def test_a_config_that_is_none_is_refused(written, tmp_path, content):
 )
 def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in (
-        "file/a.gguf",
-        "folder/b.Q4_K_M.gguf",
-        "lora/adapter_config.json",
-        "empty/README.md",
-    ):
+    for name in ["file/a.gguf", "folder/b.Q4_K_M.gguf", "lora/adapter_config.json", "empty/README"]:
         pathlib.Path(name).parent.mkdir()
         pathlib.Path(name).write_text("{}")
+    hub = "HuggingFaceTB/SmolLM2-135M"
     for place, problem in (
         ("file/a.gguf", r"^file/a.gguf: cannot be read as GGUF \(.*\)$"),
         ("folder", r"^folder holds a GGUF file; give the file: folder/b.Q4_K_M.gguf$"),
-        (
-            "lora",
-            r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload",
-        ),
-        (
-            "HuggingFaceTB/SmolLM2-135M",
-            "^HuggingFaceTB/SmolLM2-135M is no folder; .*: hf://HuggingFaceTB/SmolLM2-135M$",
-        ),
+        ("lora", r"^lora is an adapter \(LoRA\); merge it into its base .*merge_and_unload"),
+        (hub, f"^{hub} is no folder; .*: hf://{hub}$"),
         ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a training run"),
     ):
         with input_error(problem) as refused:
@@ -326,8 +301,7 @@ def test_what_the_file_system_refuses_is_its_error(tmp_path):
 
 
 def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with input_error(r"model.safetensors: cannot be read as weights"):
         open_folder(tmp_path / "hf")
@@ -338,7 +312,7 @@ def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
 
 
 def test_parts_without_their_index_are_refused(written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "model.safetensors").rename(
         tmp_path / "hf" / "model-00001-of-00002.safetensors"
     )
@@ -351,8 +325,7 @@ def test_parts_without_their_index_are_refused(written, tmp_path):
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "I8", "U8"])
 def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_path):
     """NumPy does not know most of them, and numbers of the others are no weights."""
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header, name = json.loads(content[8 : 8 + size]), "model.norm.weight"
@@ -373,8 +346,7 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     tensors["model.norm.weight"][3] = value
     safetensors.numpy.save_file(tensors, path)
@@ -386,7 +358,7 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
     "name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors", 7]
 )
 def test_an_index_stays_in_its_folder(name, written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"x": name}})
