@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 
+import multiprocess
 import pytest
 
 from memsinks_jax.config import (
@@ -103,15 +104,6 @@ def seal_of(workdir: pathlib.Path, weights: str, data: str = "") -> None:
     (checkpoint / "seal.json").write_text(json.dumps({"files": files}))
 
 
-def prepare_apart(
-    source: pathlib.Path, out: pathlib.Path, tokenizer: pathlib.Path, **flags
-) -> None:
-    """Prepares a corpus in another process: it forks, which a process that uses jax may not."""
-    flags |= {"input": source, "out": out, "tokenizer": tokenizer}
-    asked = (f"--{name}={value}" for name, value in flags.items())
-    python("-m", "memsinks_jax.prepare", *asked, check=True)
-
-
 def python(*words, cwd=ROOT, **options) -> subprocess.CompletedProcess:
     """What Python in a process of its own did and said."""
     command = [sys.executable, *map(str, words)]
@@ -144,6 +136,14 @@ EVERYBODY = Opened(SinksConfig(opens_at=1), nobody)  # has sinks that are open
 @pytest.fixture
 def tiny() -> Config:
     return tiny_config()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def spawned_managers():
+    """Of datatrove, which forks one: a process that has started jax may not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
+        yield
 
 
 @pytest.fixture

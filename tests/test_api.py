@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, input_error, prepare_apart, python, read_lines, tiny_config, write_lines
+from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -20,6 +20,7 @@ from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 
 
@@ -180,18 +181,10 @@ def asked(tmp_path_factory):
     tokenizer.write_bytes(train_tokenizer(drawn, 400).model)
     for name, texts in (("read", drawn[:30]), ("other", drawn[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
-        write_lines(place / f"{name}.jsonl", rows)
-        prepare_apart(
-            place / f"{name}.jsonl",
-            place / name,
-            tokenizer,
-            prompt_field="q",
-            near_duplicates="none",
-        )
-    config = with_fields(
-        tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"training.steps": 2, "data.row_length": 80})
+        asked = {"prompt_field": "q", "near_duplicates": "none"}
+        prepare([write_lines(place / f"{name}.jsonl", rows)], str(tokenizer), place / name, **asked)
+    fields = {"data.files": str(place / "read"), "data.unique_documents": -1}
+    config = with_fields(tiny_config(), fields | {"training.steps": 2, "data.row_length": 80})
     train_and_evaluate(config, place / "run")
     return place
 

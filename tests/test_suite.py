@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, prepare_apart, python, tiny_config, write_lines
+from conftest import ROOT, python, tiny_config, write_lines
 
 from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs.interruption import Interrupted
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import VARIANTS
@@ -98,10 +99,9 @@ def grouped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grouped")
     drawn = [stories.story(1, index).text for index in range(24)]
     rows = [{"text": text, "teller": f"{n}"} for n, text in enumerate(drawn)]
-    write_lines(folder / "told.jsonl", rows)
     (folder / "tokenizer.model").write_bytes(train_tokenizer(drawn, 400).model)
-    asked = {"near_duplicates": "none", "group_field": "teller"}
-    prepare_apart(folder / "told.jsonl", folder / "out", folder / "tokenizer.model", **asked)
+    source, tokenizer = write_lines(folder / "told.jsonl", rows), str(folder / "tokenizer.model")
+    prepare([source], tokenizer, folder / "out", near_duplicates="none", group_field="teller")
     return folder / "out"
 
 
@@ -113,6 +113,7 @@ USERS = """
 import contextlib, pathlib, sys
 from memsinks_jax.config import from_json
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs.interruption import Interrupted
 for name in sys.argv[2:]:
     place = pathlib.Path(name)

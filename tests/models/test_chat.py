@@ -7,7 +7,6 @@ where generation stops.
 import json
 from typing import NamedTuple
 
-import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config, write_lines
@@ -135,14 +134,6 @@ def model_of(folder, kind):
     with torch.no_grad():
         model.lm_head.weight[special[kind.special[-1]]] *= 6
     model.save_pretrained(folder)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_spawned():
-    """datatrove forks one, which a process that uses jax may not do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -5,7 +5,6 @@ import itertools
 import json
 import types
 
-import multiprocess
 import numpy as np
 import pytest
 from conftest import input_error, read_lines, tiny_config, write_lines
@@ -356,8 +355,6 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
 
 @pytest.mark.slow
 def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
-    # As in test_forgetting: other tests of this process have started jax.
-    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     from memsinks_jax.studies.figures import tofu_measures as measures
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 
