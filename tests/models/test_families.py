@@ -234,7 +234,6 @@ Phi-4 mini | rope_scaling={"rope_type": "default", "rope_theta": 5.0} | and rope
 Pythia | use_parallel_residual=false | use_parallel_residual is False; only True
 Gemma 3 | final_logit_softcapping=30.0 | final_logit_softcapping is 30.0; only None
 Gemma 3 | rope_parameters={"rope_theta": 5.0} | rope_parameters are those of no type of layer
-Qwen2.5 | layer_types=["chunked_attention"] | layer_types has 'chunked_attention'; only
 Llama 3.2 | original_max_position_embeddings=0 | llama3:8,1,4,0'
 SmolLM3, other layers | no_rope_layers=[] | no_rope_layers has 0 layers
 Mistral 0.1 | sliding_window=true | a value is of the wrong kind \\(model.window is True\\)
@@ -251,6 +250,7 @@ def test_what_would_compute_otherwise_is_refused(line, written):
 @pytest.mark.parametrize(
     "name, change, message",
     [
+        ("Qwen2.5", {"layer_types": ["chunked_attention"] * 4}, "has 'chunked_attention'; only"),
         ("Qwen3", OF_WINDOWS | {"sliding_window": None}, "but there is no sliding_window"),
         ("Qwen3", OF_WINDOWS | {"sliding_window": 7}, "or use_sliding_window is off"),
         (

@@ -80,6 +80,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+def prepared(folder, rows, out, tokenizer="tokenizer.model", **settings):
+    """-> what `prepare` says of a file with these rows, next to the corpus."""
+    path = write_lines(out.parent / "a.jsonl", rows)
+    return prepare([path], str(folder / tokenizer), out, **settings)
+
+
+def config_on(corpus):
+    return with_fields(tiny_config(), {"data.files": str(corpus), "data.unique_documents": -1})
+
+
 def content(folder):
     """Of all files; of the page without its end, the command, which names the folder."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -109,16 +119,14 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
 def test_a_listing_says_file_place_and_group(folder, tmp_path):
     config = with_fields(tiny_config(), {"data.files": str(folder / "out")})
     plan = load_corpus(config).mixture
-    for line in map(
-        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", True)
-    ):  # first copies, of a.jsonl
+    never = [0] * len(plan.held_out)
+    # first copies, of a.jsonl
+    for line in map(json.loads, listing(plan.table, plan.held_out, never, "held_out", True)):
         path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", line["origin"]).groups()
         row = json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)])
         assert row == ROWS[line["index"]] and line["group"] == row["domain"]
         assert line["source"] == f"{folder / 'out'}:{line['index']}"
-    (line, *_) = map(
-        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", False)
-    )
+    line, *_ = map(json.loads, listing(plan.table, plan.held_out, never, "held_out", False))
     assert "origin" not in line and line["group"]  # of many documents no shard is read
     (tmp_path / "a.txt").write_text("alone")
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
@@ -127,25 +135,11 @@ def test_a_listing_says_file_place_and_group(folder, tmp_path):
 
 
 def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, caplog):
-    names = [
-        "a",
-        "a ",
-        "zo\u00eb",
-        "zoe\u0308",
-        "zo\u00eb",
-        "b\n\x1b[31m\u202e" + "c" * 300,
-        "",
-        "\ud83d",
-        math.nan,
-        None,
-    ]
-    rows = [
-        {"text": f"{text} {number}", "by": name}
-        for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
-    ]
-    write_lines(tmp_path / "a.jsonl", rows)
+    names = ["a", "a ", "zo\u00eb", "zoe\u0308", "zo\u00eb", "b\n\x1b[31m\u202e" + "c" * 300]
+    names += ["", "\ud83d", math.nan, None]
+    rows = [{"text": f"{TEXTS[n]} {n}", "by": name} for n, name in enumerate(names)]
     about = {"group_field": "by", "on_error": "skip", "near_duplicates": "none"}
-    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", **about)
+    prepared(folder, rows, tmp_path / "out", **about)
     assert Prepared(tmp_path / "out").group_names == [names[number] for number in (0, 1, 2, 3, 5)]
     reasons = [line["reason"] for line in read_lines(tmp_path / "out" / "skipped.jsonl")]
     assert [reason.split(";")[0] for reason in reasons] == [
@@ -154,25 +148,16 @@ def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, ca
         'field "by" is nan, which is no name',
         'field "by" is missing or no single value',
     ]
-    (warning,) = [
-        record.getMessage()
-        for record in caplog.records
-        if "different groups" in record.getMessage()
-    ]
+    (warning,) = (message for message in caplog.messages if "different groups" in message)
     assert "'a' and 'a ', 'zo\\xeb' and 'zoe\\u0308'; if each" in warning
     page = (tmp_path / "out" / "index.html").read_text()
     assert "b\\n\\x1b[31m\\u202ecc" in page and "c" * 100 not in page and "\x1b" not in page
 
 
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
-    write = "\n<|endoftext|>\n".join(TEXTS)
-    (tmp_path / "a.txt").write_text(write)
-    prepare(
-        [str(tmp_path / "a.txt")],
-        str(folder / "tokenizer.json"),
-        tmp_path / "out",
-        near_duplicates="none",
-    )
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
+    given = [str(tmp_path / "a.txt")], str(folder / "tokenizer.json"), tmp_path / "out"
+    prepare(*given, near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
     assert [corpus.tokenizer().decode(corpus.read(i)) for i in range(len(corpus))] == TEXTS
     assert corpus.tokenizer().end_of_text == 600
@@ -193,10 +178,7 @@ def test_the_report_counts(folder):
 
 
 def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeypatch):
-    rows = [
-        {"text": f"{number} {STORIES[number % 60]} {STORIES[number % 59]}"}
-        for number in range(2400)
-    ]
+    rows = [{"text": f"{n} {STORIES[n % 60]} {STORIES[n % 59]}"} for n in range(2400)]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
     arguments = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"))
@@ -277,9 +259,7 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
     def fill():
         with steps.shard_writer(tmp_path / "a.array_record", []) as writer:
             writer.write(b"x")
-            raise RuntimeError(
-                f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000"
-            )
+            raise RuntimeError(f"write() failed: {os.strerror(errno.ENOSPC)}; at byte 200000")
 
     with pytest.raises(OSError) as refused:
         fill()
@@ -288,14 +268,8 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
 
 
 def test_stop_and_skip(folder, tmp_path):
-    rows = [
-        *ROWS[:3],
-        {"text": None, "domain": "d0"},
-        {"text": " ", "domain": "d0"},
-        {"text": "x"},
-        *ROWS[3:5],
-    ]
-    write_lines(tmp_path / "a.jsonl", rows)
+    bad = [{"text": None, "domain": "d0"}, {"text": " ", "domain": "d0"}, {"text": "x"}]
+    write_lines(tmp_path / "a.jsonl", [*ROWS[:3], *bad, *ROWS[3:5]])
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
     with input_error('a.jsonl:4: field "text" is null.*or give --on_error=skip'):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
@@ -304,10 +278,9 @@ def test_stop_and_skip(folder, tmp_path):
     found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")
     assert (found["documents"], found["skipped"]) == (5, 3)
     skipped = read_lines(tmp_path / "stop" / "skipped.jsonl")
-    assert [record["place"] for record in skipped] == [
-        f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)
-    ]
-    write_lines(tmp_path / "a.jsonl", rows[3:6])
+    places = [record["place"] for record in skipped]
+    assert places == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
+    write_lines(tmp_path / "a.jsonl", bad)
     with input_error("no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
 
@@ -316,29 +289,27 @@ def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
     write_lines(tmp_path / "m.jsonl", ROWS)
     (tmp_path / "link").symlink_to(tmp_path)
     patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
-    plan = inputs.make_plan(patterns[:1], {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    settings = {"on_error": "stop", "group_field": "", "shard_mib": 0}
+    plan = inputs.make_plan(patterns[:1], settings)
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
     with input_error("m.jsonl is named twice; name every file once"):
-        inputs.make_plan(patterns[1:] * 2, {"on_error": "stop", "group_field": "", "shard_mib": 0})
-    plan = inputs.make_plan(patterns, {"on_error": "skip", "group_field": "", "shard_mib": 0})
+        inputs.make_plan(patterns[1:] * 2, settings)
+    plan = inputs.make_plan(patterns, settings | {"on_error": "skip"})
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
     assert plan.copies == [str(tmp_path / "m.jsonl")]
 
 
 def test_line_ends_make_no_other_document(folder, tmp_path):
     texts = ["A line\nand another\n\nand more.", "A line\r\nand another\r\n\r\nand more."]
-    write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
-    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
+    prepared(folder, ({"text": text} for text in texts), tmp_path / "out")
     opened = Table([Prepared(tmp_path / "out")])
     assert opened.copies(opened.first_copies(np.arange(2))).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
-    write_lines(tmp_path / "a.jsonl", ROWS)
-    arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     with input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
-        prepare(*arguments, **settings)
+        prepared(folder, ROWS, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -376,10 +347,8 @@ def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
     for story in words:
         for place in draw.sample(range(len(story)), max(len(story) // 50, 1)):
             story[place] = "zebra"
-    write_lines(
-        tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]]
-    )
-    found = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.json"), tmp_path / "out")
+    rows = [{"text": text} for text in [*STORIES, *map(" ".join, words)]]
+    found = prepared(folder, rows, tmp_path / "out", "tokenizer.json")
     corpus = Prepared(tmp_path / "out")
     first, copy = corpus.clusters[:60], corpus.clusters[60:]
     assert (first == np.arange(60)).all()  # stories of one grammar are not near-duplicates
@@ -393,17 +362,11 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     """Stories with an edited copy each, in two languages: a cluster has one role, and with ids by
     group a group has.
     """
-    rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
-    rows += [
-        {"text": f"{text} The end.", "language": f"l{n % 2}"} for n, text in enumerate(STORIES)
-    ]
-    write_lines(tmp_path / "a.jsonl", rows)
-    tokenizer = str(folder / "tokenizer.json")
-    prepare([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "out", group_field="language")
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 20})
+    texts = [*STORIES, *(f"{text} The end." for text in STORIES)]
+    rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(texts)]
+    prepared(folder, rows, tmp_path / "out", "tokenizer.json", group_field="language")
+    fields = {"data.repeated_documents": 0, "data.held_out_documents": 20}
+    config = with_fields(config_on(tmp_path / "out"), fields)
 
     def twins_and_languages():
         corpus = load_corpus(config)
@@ -429,9 +392,7 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
 
 def test_a_run_reads_a_prepared_corpus(folder):
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": -1}
-    )
+    config = config_on(folder / "out")
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     every = np.arange(len(corpus.table))
@@ -455,17 +416,9 @@ def test_a_run_reads_a_prepared_corpus(folder):
 
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
-    write_lines(tmp_path / "a.jsonl", ROWS)
-    source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
-    assert (
-        prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")[
-            "near_duplicate_clusters"
-        ]
-        == 0
-    )
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
-    )
+    found = prepared(folder, ROWS, tmp_path / "out", near_duplicates="none")
+    assert found["near_duplicate_clusters"] == 0
+    config = config_on(tmp_path / "out")
     with input_error("the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
     config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
@@ -492,17 +445,10 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
 
 def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     others = [stories.story(2, index).text for index in range(8)]
-    write_lines(tmp_path / "b.jsonl", [{"text": text} for text in (*others, TEXTS[2])])
-    prepare(
-        [str(tmp_path / "b.jsonl")],
-        str(folder / "tokenizer.model"),
-        tmp_path / "out",
-        near_duplicates="none",
-    )
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": 0}
-    )
-    config = with_fields(config, {"general.files": str(tmp_path / "out")})
+    rows = ({"text": text} for text in (*others, TEXTS[2]))
+    prepared(folder, rows, tmp_path / "out", near_duplicates="none")
+    fields = {"data.unique_documents": 0, "general.files": str(tmp_path / "out")}
+    config = with_fields(config_on(folder / "out"), fields)
     corpus = load_corpus(config)
     unique = corpus.mixture.documents("unique")
     assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
@@ -510,8 +456,8 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     config = with_fields(config, {"canaries.documents": 1})
     with input_error("canaries go into text files only"):
         load_corpus(config)
-    config = with_fields(config, {"general.files": str(tmp_path / "b.jsonl")})
-    with input_error(r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
+    config = with_fields(config, {"general.files": str(tmp_path / "a.jsonl")})
+    with input_error(r"a.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
         load_corpus(config)
 
 
@@ -533,25 +479,20 @@ def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tm
     )
     python("-c", code, check=True)
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
-    run = command(
-        f"--input={tmp_path}",
-        f"--tokenizer={folder / 'tokenizer.model'}",
-        f"--out={tmp_path / 'out'}",
-        "--workers=2",
-    )
+    flags = [f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}"]
+    run = command(f"--input={tmp_path}", *flags, "--workers=2")
     _, stderr = run.communicate()
     assert run.returncode == 2
     assert stderr.count("\n") == 1 and f"{tmp_path}/a.jsonl:2: not JSON" in stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [True, False], ids=["tokenizer_given", "tokenizer_trained"])
-def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path, given):
+def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path):
+    """Also while it trains the tokenizer."""
     rows = [{"text": f"{number} {STORIES[number % 60]}"} for number in range(8000)]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
     flags = [f"--input={tmp_path}/*.jsonl", "--workers=2", "--shard_mib=1"]
-    flags += [f"--tokenizer={folder / 'tokenizer.model'}"] if given else []
     start = time.monotonic()
     run = command(*flags, f"--out={tmp_path / 'straight'}")
     assert run.communicate() and run.returncode == 0
@@ -573,13 +514,8 @@ def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path, given):
 
 def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", [{"text": STORIES[number % 60]} for number in range(20_000)])
-    flags = [
-        f"--input={tmp_path}",
-        f"--tokenizer={folder / 'tokenizer.model'}",
-        f"--out={tmp_path / 'out'}",
-        "--workers=2",
-    ]
-    run = command(*flags, "--shard_mib=1")
+    flags = [f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}"]
+    run = command(f"--input={tmp_path}", *flags, "--workers=2", "--shard_mib=1")
     running = []
     while not running and run.poll() is None:
         time.sleep(0.05)
@@ -609,9 +545,8 @@ def test_ray_writes_the_same(folder, tmp_path):
         prepare(*arguments, tmp_path / "local", **alike)
         prepare(*arguments, tmp_path / "ray", executor="ray", workers=2, **alike)
         assert content(tmp_path / "ray") == content(tmp_path / "local")
-        write_lines(tmp_path / "a.jsonl", [{"text": None}])
         with input_error('a.jsonl:1: field "text" is null'):
-            prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="ray")
+            prepared(folder, [{"text": None}], tmp_path / "stop", executor="ray")
     finally:
         ray.shutdown()
 
@@ -632,39 +567,19 @@ echo "Submitted batch job 7"
 def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     """With stand-ins for its commands."""
     (tmp_path / "bin").mkdir()
-    for name, body in (
-        ("sbatch", SBATCH),
-        (
-            "srun",
-            "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done\nexec "
-            '"$@"\n',
-        ),
-        ("scontrol", "#!/bin/bash\necho here\n"),
-    ):
+    srun = 'while [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done; exec "$@"'
+    of_srun, of_scontrol = (f"#!/bin/bash\n{body}\n" for body in (srun, "echo here"))
+    for name, body in (("sbatch", SBATCH), ("srun", of_srun), ("scontrol", of_scontrol)):
         (tmp_path / "bin" / name).write_text(body)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    options = {"partition": "cpu", "time": "1:00:00"}
-    arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
-    prepare(
-        *arguments,
-        tmp_path / "out",
-        executor="slurm",
-        workers=2,
-        slurm=options,
-        group_field="domain",
-    )
+    slurm = {"executor": "slurm", "slurm": {"partition": "cpu", "time": "1:00:00"}}
+    given = [str(folder / "input")], str(folder / "tokenizer.model"), tmp_path / "out"
+    prepare(*given, workers=2, group_field="domain", **slurm)
     assert content(tmp_path / "out") == content(folder / "out")
     shutil.rmtree(tmp_path / "out")
-    write_lines(tmp_path / "a.jsonl", [{"text": None}])
     with input_error('a.jsonl:1: field "text" is null'):
-        prepare(
-            [str(tmp_path / "a.jsonl")],
-            arguments[1],
-            tmp_path / "stop",
-            executor="slurm",
-            slurm=options,
-        )
+        prepared(folder, [{"text": None}], tmp_path / "stop", **slurm)
 
 
 def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
@@ -673,28 +588,20 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     for place in (tmp_path, tmp_path / "own"):
-        (place / "tokenizer.json").write_bytes(
-            byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>")
-        )
+        made = byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>")
+        (place / "tokenizer.json").write_bytes(made)
     given, folder = [str(tmp_path / "input.jsonl")], str(tmp_path / "own")
     for tokenizer, token, message in (
         (str(tmp_path), "", r"no token is called .*--end_of_text=TOKEN"),
         (None, "<|eot|>", r"--end_of_text=<\|eot\|> is of a tokenizer.json"),
-        (
-            folder,
-            "<|none|>",
-            r"end of text is to be '<\|none\|>', which the tokenizer does not have",
-        ),
+        (folder, "<|none|>", r"to be '<\|none\|>', which the tokenizer does not have"),
     ):
         with input_error(message):
             prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
         prepare(given, folder, tmp_path / name, near_duplicates="none", end_of_text=token)
-        config = with_fields(
-            tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40}
-        )
-        corpus = load_corpus(config)
+        corpus = load_corpus(config_on(tmp_path / name))
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
