@@ -81,9 +81,8 @@ def test_training_is_deterministic_and_bounded(tokenizer):
 
 def test_very_long_lines_count(tokenizer):
     """The trainer skips lines over 4192 bytes without a word."""
-    assert len(train_tokenizer([" ".join(TEXTS)], 600).encode(TEXTS[0])) < 1.3 * len(
-        tokenizer.encode(TEXTS[0])
-    )
+    of_one_line = train_tokenizer([" ".join(TEXTS)], 600)
+    assert len(of_one_line.encode(TEXTS[0])) < 1.3 * len(tokenizer.encode(TEXTS[0]))
 
 
 def test_too_small_a_vocabulary_is_refused():
@@ -142,9 +141,7 @@ def test_end_of_text_is_found_by_its_name_or_given():
     assert given.decode(np.array([601, 0, 601])) == "!"
     with input_error("here.json: no token is called <|endoftext|> or </s>"):
         JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
-    with input_error(
-        "here.json: end of text is to be token 602, which the tokenizer does not have"
-    ):
+    with input_error("here.json: end of text is to be token 602, which the tokenizer does not"):
         JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
 
 
@@ -170,10 +167,7 @@ def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
         assert isinstance(open_tokenizer(path), JsonTokenizer)
-        assert (open_tokenizer(path).end_of_text, open_tokenizer(path, 601).end_of_text) == (
-            600,
-            601,
-        )
+        assert [open_tokenizer(path, *end).end_of_text for end in ((), (601,))] == [600, 601]
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
     for path in (tmp_path, tmp_path / "tokenizer.model"):
         # of both the one that the other is a copy of
@@ -193,29 +187,18 @@ def folder_of(tmp_path, special=CHAT, opens="", **files):
     return tmp_path
 
 
+LLAMA, ENDS = {"model_type": "llama"}, {"eos_token_id": [603, 602]}
+BY_NAME = {"tokenizer_config": {"eos_token": "<|im_end|>"}}
+
+
 @pytest.mark.parametrize(
     ("files", "end", "stops"),
     [
-        ({"config": {"model_type": "llama", "eos_token_id": 602}}, 602, (602,)),
-        ({"config": {"model_type": "llama", "eos_token_id": [602, 603]}}, 602, (602, 603)),
-        (
-            {
-                "config": {"model_type": "llama", "eos_token_id": 602},
-                "generation_config": {"eos_token_id": [603, 602]},
-            },
-            602,
-            (602, 603),
-        ),
-        (
-            {"config": {"model_type": "llama"}, "generation_config": {"eos_token_id": [603, 602]}},
-            603,
-            (603, 602),
-        ),
-        (
-            {"config": {"model_type": "llama"}, "tokenizer_config": {"eos_token": "<|im_end|>"}},
-            602,
-            (602,),
-        ),
+        ({"config": LLAMA | {"eos_token_id": 602}}, 602, (602,)),
+        ({"config": LLAMA | {"eos_token_id": [602, 603]}}, 602, (602, 603)),
+        ({"config": LLAMA | {"eos_token_id": 602}, "generation_config": ENDS}, 602, (602, 603)),
+        ({"config": LLAMA, "generation_config": ENDS}, 603, (603, 602)),
+        ({"config": LLAMA} | BY_NAME, 602, (602,)),
         ({"tokenizer_config": {"eos_token": {"content": "<|im_end|>"}}}, 602, (602,)),
         ({"special_tokens_map": {"eos_token": "<|eot|>"}}, 603, (603,)),
     ],
@@ -233,9 +216,8 @@ def test_end_of_text_can_be_chosen_by_name(tmp_path):
     with input_error(r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
         open_tokenizer(folder)
     assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
-    assert open_tokenizer(
-        folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>"
-    ).stops == (602,)
+    folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"})
+    assert open_tokenizer(folder, "<|im_end|>").stops == (602,)
     with input_error(r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
         open_tokenizer(folder, "<|other|>")
 
@@ -244,9 +226,8 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever other
     files are there.
     """
-    source = folder_of(
-        tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]}
-    )
+    config = LLAMA | {"eos_token_id": [602, 603]}
+    source = folder_of(tmp_path, opens="<|im_start|>", config=config)
     before, stored = open_tokenizer(source), tmp_path / "kept"
     assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))
     stored.mkdir()
@@ -256,9 +237,8 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     for place in (stored, stored / "tokenizer.json"):
         after = open_tokenizer(place)
         assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
-    (stored / "special_tokens.json").write_text(
-        '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
-    )
+    content = '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
+    (stored / "special_tokens.json").write_text(content)
     with input_error(r"end of text is to be token 9999, which the tokenizer does not have"):
         open_tokenizer(stored)
     (stored / "special_tokens.json").write_text("{")
@@ -268,15 +248,10 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
 
 def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    assert (
-        open_tokenizer(
-            folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)
-        ).begin_of_text
-        == 601
-    )
-    added = folder_of(tmp_path, tokenizer_config=settings | {"add_bos_token": True})
-    assert open_tokenizer(added).begin_of_text == 601
-    left_out = folder_of(
-        tmp_path, opens="<|im_start|>", tokenizer_config=settings | {"add_bos_token": False}
-    )
-    assert open_tokenizer(left_out).begin_of_text == 602
+    for opens, added, expected in (
+        ("<|im_start|>", {}, 601),
+        ("", {"add_bos_token": True}, 601),
+        ("<|im_start|>", {"add_bos_token": False}, 602),
+    ):
+        folder = folder_of(tmp_path, opens=opens, tokenizer_config=settings | added)
+        assert open_tokenizer(folder).begin_of_text == expected
