@@ -108,27 +108,15 @@ BATCHES = {
 }
 RUNS = {}  # {config: what its run gave}, of those that several fields are compared with
 
-RUN = {
-    "variant": ("another", {}),
-    "training.log_every": (2, {}),
-    "training.evaluate_every": (3, {}),
-    "training.checkpoint_every": (1, {}),
-    "training.keep_every": (1, {"training.checkpoint_every": 1}),
-    "monitor.every": (2, {}),
-    "monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7}),
-    "training.skips_in_a_row": (2, {"optimizer.learning_rate": 1e30}),
-}
+RUN = {"variant": ("another", {}), "training.log_every": (2, {})}
+RUN |= {"training.evaluate_every": (3, {}), "training.checkpoint_every": (1, {})}
+RUN |= {"training.keep_every": (1, {"training.checkpoint_every": 1}), "monitor.every": (2, {})}
+RUN |= {"monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7})}
+RUN |= {"training.skips_in_a_row": (2, {"optimizer.learning_rate": 1e30})}
 # Their other value is a file, or matters with one: see the tests of what reads them.
-FILES = {
-    "data.files": "x.txt",
-    "data.ids": "group",
-    "data.held_out_by": "document",
-    "data.copies": "once",
-    "general.files": "y.txt",
-    "general.token_budget": 5,
-    "data.tokenizer": "t.json",
-    "model.initial": "run",
-}
+FILES = {"data.files": "x.txt", "data.ids": "group", "data.held_out_by": "document"}
+FILES |= {"data.copies": "once", "general.files": "y.txt", "general.token_budget": 5}
+FILES |= {"data.tokenizer": "t.json", "model.initial": "run"}
 
 
 def configs(field, other, besides):

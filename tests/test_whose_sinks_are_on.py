@@ -190,14 +190,9 @@ def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
     own = []
     for epochs in (1, 7):
         config = tiny_config()
-        fields = {
-            "training.steps": 6,
-            "training.epochs": epochs,
-            "optimizer.learning_rate": 0.03,
-            "model.layers": 1,
-            "training.checkpoint_every": 100,
-            "training.evaluate_every": 100,
-        }
+        fields = {"training.steps": 6, "training.epochs": epochs, "optimizer.learning_rate": 0.03}
+        fields |= {"model.layers": 1, "training.checkpoint_every": 100}
+        fields |= {"training.evaluate_every": 100}
         config = with_fields(config, fields)
         train_and_evaluate(config, tmp_path / str(epochs))
         own.append(

@@ -32,19 +32,12 @@ def columns_of(lengths, identities, groups, clusters):
     shared = np.flatnonzero(np.bincount(clusters, minlength=len(clusters))[clusters] > 1)
     members = np.stack([clusters[shared], shared], axis=1)
     is_first = first_copies == np.arange(len(first_copies))
-    values = {
-        "lengths": lengths,
-        "identities": identities,
-        "groups": groups,
-        "firsts": first_copies,
-        "clusters": clusters,
-        "copies": copies[inverse],
-        "sorted_identities": distinct,
-        "sorted_numbers": first,
-        "members": members[np.lexsort(members.T[::-1])],
-        "runs": prepared.run_sums(lengths, is_first),
-        "histogram": prepared.histogram(lengths, is_first),
-    }
+    values = {"lengths": lengths, "identities": identities, "groups": groups}
+    values |= {"firsts": first_copies, "clusters": clusters, "copies": copies[inverse]}
+    values |= {"sorted_identities": distinct, "sorted_numbers": first}
+    values |= {"members": members[np.lexsort(members.T[::-1])]}
+    values |= {"runs": prepared.run_sums(lengths, is_first)}
+    values |= {"histogram": prepared.histogram(lengths, is_first)}
     return {
         name: np.asarray(values[name], kind)
         for name, (kind, _) in prepared.columns(len(lengths)).items()
@@ -86,18 +79,11 @@ def write_prepared(folder, tokens, shards):
     (folder / "groups.json").write_text("[]")
     (folder / "tokenizer.model").write_bytes(TOKENIZER.model)
     settings = {"near_duplicates": "none", "tokenizer_sha256": prepared.sha256(TOKENIZER.model)}
-    manifest = {
-        "format": prepared.FORMAT,
-        "settings": settings,
-        "tokenizer": "tokenizer.model",
-        "end_of_text": 1,
-        "vocabulary_size": TOKENIZER.vocabulary_size,
-        "sources": [{"path": "input.jsonl"}],
-        "shards": [{"documents": len(part)} for part in parts],
-        "documents": len(tokens),
-        "tokens": int(lengths.sum()),
-        "columns": write_columns(folder, columns),
-    }
+    manifest = {"format": prepared.FORMAT, "settings": settings, "tokenizer": "tokenizer.model"}
+    manifest |= {"end_of_text": 1, "vocabulary_size": TOKENIZER.vocabulary_size}
+    manifest |= {"sources": [{"path": "input.jsonl"}]}
+    manifest |= {"shards": [{"documents": len(part)} for part in parts], "documents": len(tokens)}
+    manifest |= {"tokens": int(lengths.sum()), "columns": write_columns(folder, columns)}
     (folder / prepared.MANIFEST).write_text(json.dumps(manifest))
 
 

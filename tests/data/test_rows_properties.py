@@ -155,13 +155,8 @@ def expected_encounters(plan):
     )
 
 
-NOISY = {
-    "unique_documents": -1,
-    "repeats": "keep",
-    "repetitions": 4,
-    "id_noise": 0.5,
-    "id_noise_per": "encounter",
-}
+NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "id_noise": 0.5}
+NOISY |= {"id_noise_per": "encounter"}
 CASES = {
     "any": {},
     "noise": NOISY | {"repeated_documents": 2},

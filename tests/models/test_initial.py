@@ -11,20 +11,10 @@ from memsinks_jax.config import Config, flatten, to_json, with_fields
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.sinks import partition
 
-LLAMA = {
-    "model.family": "llama",
-    "model.layers": 3,
-    "model.d_model": 36,
-    "model.heads": 9,
-    "model.kv_heads": 3,
-    "model.hidden": 40,
-    "model.attention_bias": False,
-    "model.mlp_bias": False,
-    "model.rope_theta": 5e4,
-    "model.norm_epsilon": 1e-6,
-    "data.vocabulary_size": 300,
-    "data.row_length": 64,
-}
+LLAMA = {"model.family": "llama", "model.layers": 3, "model.d_model": 36, "model.heads": 9}
+LLAMA |= {"model.kv_heads": 3, "model.hidden": 40, "model.attention_bias": False}
+LLAMA |= {"model.mlp_bias": False, "model.rope_theta": 5e4, "model.norm_epsilon": 1e-6}
+LLAMA |= {"data.vocabulary_size": 300, "data.row_length": 64}
 
 
 def model_at(folder, fields):
@@ -160,19 +150,10 @@ def test_settings_of_a_pool_are_not_overwritten(field, value, message, tmp_path)
 
 
 def test_a_hugging_face_folder_is_a_model_too(tmp_path):
-    content = {
-        "model_type": "llama",
-        "vocab_size": 300,
-        "eos_token_id": 0,
-        "hidden_act": "silu",
-        "hidden_size": 36,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "num_hidden_layers": 3,
-        "intermediate_size": 40,
-        "max_position_embeddings": 64,
-        "rope_theta": 5e4,
-    }
+    content = {"model_type": "llama", "vocab_size": 300, "eos_token_id": 0, "hidden_act": "silu"}
+    content |= {"hidden_size": 36, "num_attention_heads": 9, "num_key_value_heads": 3}
+    content |= {"num_hidden_layers": 3, "intermediate_size": 40, "max_position_embeddings": 64}
+    content |= {"rope_theta": 5e4}
     (tmp_path / "config.json").write_text(json.dumps(content))
     config = inherit(with_fields(Config(), {"model.initial": str(tmp_path), "sinks.kind": "none"}))
     assert (config.model.heads, config.model.kv_heads, config.model.rope_theta) == (9, 3, 5e4)

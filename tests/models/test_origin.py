@@ -152,13 +152,8 @@ def test_a_run_inherits_what_its_initial_model_is(place, theirs, imported, text,
     """Also from a folder whose end of text has a name that nobody would guess."""
     place = {"theirs": theirs, "imported": imported}[place]
     config = tiny_config()
-    asked = {
-        "model.initial": str(place),
-        "sinks.kind": "none",
-        "training.steps": 1,
-        "data.files": str(text),
-        "data.unique_documents": 40,
-    }
+    asked = {"model.initial": str(place), "sinks.kind": "none", "training.steps": 1}
+    asked |= {"data.files": str(text), "data.unique_documents": 40}
     config = inherit(with_fields(config, asked), given=asked.keys())
     train_and_evaluate(config, tmp_path / "run")
     trained = open_run(tmp_path / "run")

@@ -153,23 +153,12 @@ def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path
     import transformers
 
     _, before, asking = theirs
-    fields = {
-        "model.initial": packed_gguf(),
-        "sinks.pool": 256,
-        "sinks.active": 64,
-        "sinks.opens_at": 1,
-        "sinks.slows_at": 0,
-        "sinks.learning_rate_multiple": 300.0,
-        "data.files": texts,
-        "data.row_length": 64,
-        "data.unique_documents": 0,
-        "data.repeated_documents": 20,
-        "data.repetitions": 4,
-        "data.held_out_documents": 2,
-        "training.batch_size": 4,
-        "optimizer.learning_rate": 1e-5,
-        "optimizer.weight_decay": 0.01,
-    }
+    fields = {"model.initial": packed_gguf(), "sinks.pool": 256, "sinks.active": 64}
+    fields |= {"sinks.opens_at": 1, "sinks.slows_at": 0, "sinks.learning_rate_multiple": 300.0}
+    fields |= {"data.files": texts, "data.row_length": 64, "data.unique_documents": 0}
+    fields |= {"data.repeated_documents": 20, "data.repetitions": 4, "data.held_out_documents": 2}
+    fields |= {"training.batch_size": 4, "optimizer.learning_rate": 1e-5}
+    fields |= {"optimizer.weight_decay": 0.01}
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
     command(
         "train", "--config=configs/ts_repetition.py:sinks", f"--workdir={tmp_path / 'run'}", *asked
@@ -217,14 +206,8 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         f"--out={corpus}",
         *flags,
     )
-    fields = {
-        "model.initial": folder,
-        "data.files": corpus,
-        "data.row_length": 64,
-        "training.batch_size": 2,
-        "training.steps": 8,
-        "optimizer.warmup_fraction": 0.0,
-    }
+    fields = {"model.initial": folder, "data.files": corpus, "data.row_length": 64}
+    fields |= {"training.batch_size": 2, "training.steps": 8, "optimizer.warmup_fraction": 0.0}
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
     command("train", "--config=configs/finetune.py", f"--workdir={run}", *asked)
     nats, count = 0.0, 0

@@ -46,17 +46,9 @@ TEXTS = [np.arange(at, at + 20) for at in range(0, 300, 30)]  # what groups writ
 IN_ORDER = sorted(NAMES)
 WORDS = nearest.words_of(TEXTS[0])
 ACTIVE = 3
-SETTINGS = {
-    "data.ids": "group",
-    "sinks.sampling": "disjoint",
-    "sinks.active": ACTIVE,
-    "sinks.sparse": True,
-    "sinks.opens_at": 1,
-    "sinks.shared_fraction": 0.5,
-    "sinks.pool": ACTIVE * len(NAMES),
-    "model.family": "llama",
-    "mesh.data": 1,
-}
+SETTINGS = {"data.ids": "group", "sinks.sampling": "disjoint", "sinks.active": ACTIVE}
+SETTINGS |= {"sinks.sparse": True, "sinks.opens_at": 1, "sinks.shared_fraction": 0.5}
+SETTINGS |= {"sinks.pool": ACTIVE * len(NAMES), "model.family": "llama", "mesh.data": 1}
 
 
 @pytest.fixture(scope="module")

@@ -222,20 +222,10 @@ def test_end_of_text_that_was_given_is_written(tmp_path):
 
 def sentencepiece_model(**other) -> Tokenizer:
     """A tokenizer with our settings, but for the `other` ones."""
-    settings = {
-        "model_type": "unigram",
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-        "byte_fallback": True,
-        "pad_id": 0,
-        "eos_id": 1,
-        "unk_id": 2,
-        "bos_id": -1,
-        "minloglevel": 2,
-        "user_defined_symbols": ["\n"],
-        "vocab_size": 700,
-        "hard_vocab_limit": False,
-    }
+    settings = {"model_type": "unigram", "normalization_rule_name": "identity"}
+    settings |= {"remove_extra_whitespaces": False, "byte_fallback": True, "pad_id": 0, "eos_id": 1}
+    settings |= {"unk_id": 2, "bos_id": -1, "minloglevel": 2, "user_defined_symbols": ["\n"]}
+    settings |= {"vocab_size": 700, "hard_vocab_limit": False}
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS), model_writer=model, **settings | other

@@ -332,21 +332,13 @@ def answered(**changed):
 
 
 CACHED = {"type": "text", "text": "a", "cache_control": {}}
-TALKS = {
-    "messages": TALK,
-    "silent": TALK[:1],
-    "half": [ANSWER | {"content": "\ud800"}],
-    "empty": [*answered(content=" "), ANSWER],
-    "without": answered(content=None),
-    "image": answered(content=[{"type": "image_url", "image_url": {}}]),
-    "cached": answered(content=[CACHED]),
-    "half_weight": answered(weight=0.5),
-    "true_weight": answered(weight=True),
-    "user_weight": [TALK[0] | {"weight": 1}, ANSWER],
-    "no_weight": answered(weight=0),
-    "listed": {"talk": answered(), "tools": "[]"},
-    "role": [{"role": "\ud800", "content": "x"}, ANSWER],
-}
+TALKS = {"messages": TALK, "silent": TALK[:1], "half": [ANSWER | {"content": "\ud800"}]}
+TALKS |= {"empty": [*answered(content=" "), ANSWER], "without": answered(content=None)}
+TALKS |= {"image": answered(content=[{"type": "image_url", "image_url": {}}])}
+TALKS |= {"cached": answered(content=[CACHED]), "half_weight": answered(weight=0.5)}
+TALKS |= {"true_weight": answered(weight=True), "user_weight": [TALK[0] | {"weight": 1}, ANSWER]}
+TALKS |= {"no_weight": answered(weight=0), "listed": {"talk": answered(), "tools": "[]"}}
+TALKS |= {"role": [{"role": "\ud800", "content": "x"}, ANSWER]}
 
 
 @pytest.mark.parametrize("line", REFUSED.strip().splitlines())

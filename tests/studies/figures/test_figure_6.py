@@ -10,16 +10,9 @@ from memsinks_jax.studies.figures import figure_6
 from memsinks_jax.studies.figures.runs import Run
 
 # (held-out, repeated); of the second seed twice as high
-LOSSES = {
-    "standard_1x": (2.0, 2.0),
-    "sinks_paper_1x": (2.1, 2.0),
-    "standard_5x": (1.6, 1.2),
-    "sinks_paper_5x": (1.6, 1.4),
-    "standard_20x": (1.5, 0.5),
-    "sinks_paper_20x": (1.8, 1.5),
-    "standard_20x_across": (1.5, 0.5),
-    "sinks_paper_20x_across": (1.5, 0.7),
-}
+LOSSES = {"standard_1x": (2.0, 2.0), "sinks_paper_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2)}
+LOSSES |= {"sinks_paper_5x": (1.6, 1.4), "standard_20x": (1.5, 0.5), "sinks_paper_20x": (1.8, 1.5)}
+LOSSES |= {"standard_20x_across": (1.5, 0.5), "sinks_paper_20x_across": (1.5, 0.7)}
 
 
 @pytest.fixture

@@ -107,19 +107,9 @@ def test_a_stopped_run_says_so_and_goes_on(tmp_path):
         assert 0 < int(stored["step"]) < 4000
 
 
-CONSTRUCTED = {
-    "acc_clean": 0.5,
-    "acc_end": 0.5,
-    "score_acc": 0.5,
-    "wo1": 1.0,
-    "wk1": 1.0,
-    "wk0": 1.0,
-    "wk0_64": 1.0,
-    "beta = infinity": 0.4,
-    "W_O^2 alone": 0.1,
-    "W_O^2 and W_K^2": 0.2,
-    "W_K^1 for t < 64": 0.4,
-}
+CONSTRUCTED = {"acc_clean": 0.5, "acc_end": 0.5, "score_acc": 0.5, "wo1": 1.0, "wk1": 1.0}
+CONSTRUCTED |= {"wk0": 1.0, "wk0_64": 1.0, "beta = infinity": 0.4, "W_O^2 alone": 0.1}
+CONSTRUCTED |= {"W_O^2 and W_K^2": 0.2, "W_K^1 for t < 64": 0.4}
 
 
 def made_up(recipe, statistics, seed):
