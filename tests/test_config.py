@@ -24,9 +24,8 @@ from memsinks_jax.config import (
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config = with_fields(
-        config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"}
-    )
+    fields = {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"}
+    config = with_fields(config, fields)
     assert from_json(to_json(config), "here") == config
 
 

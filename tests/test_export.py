@@ -34,9 +34,8 @@ def run(tmp_path_factory):
         for n in range(60)
     ]
     (folder / "tales.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
-    )
+    fields = {"data.files": str(folder / "tales.txt"), "data.unique_documents": 40}
+    config = with_fields(tiny_config(), fields)
     # every parameter is saved in pieces
     config = with_fields(config, {"mesh": MeshConfig(2, 2, 2)})
     train_and_evaluate(config, folder / "run")
@@ -242,11 +241,10 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     _, files, config = run
     written = import_model(exported["drop"][0], tmp_path / "in", SinksConfig(), 8)
     assert (written["shared"], written["sinks"]) == (16, 8)
-    config = with_fields(tiny_config(), {"data.files": str(files), "data.unique_documents": 40})
-    config = with_fields(
-        config, {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()}
-    )
-    config = with_fields(config, {"optimizer.learning_rate": 1e-9})
+    fields = {"data.files": str(files), "data.unique_documents": 40}
+    fields |= {"model": ModelConfig(initial=str(tmp_path / "in")), "sinks": SinksConfig()}
+    fields |= {"optimizer.learning_rate": 1e-9}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "run")
     before, after = open_run(tmp_path / "in").params, open_run(tmp_path / "run").params
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))

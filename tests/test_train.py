@@ -81,12 +81,9 @@ def test_a_run_writes_what_the_contract_says(straight):
 
 
 def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"}
-    )
-    config = with_fields(
-        config, {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
-    )
+    fields = {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"}
+    fields |= {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "straight")
     with pytest.raises(Interrupted):
         train_and_evaluate(config, tmp_path / "run", should_stop=lambda step: step == 3)
@@ -114,12 +111,10 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next;
     stopped and resumed too.
     """
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4}
-    )
-    config = with_fields(config, {"data.unique_documents": 64})
-    config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
-    config = with_fields(config, {"training.steps": 9})
+    fields = {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4}
+    fields |= {"data.unique_documents": 64, "training.evaluate_every": 100}
+    fields |= {"training.checkpoint_every": 100, "training.steps": 9}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "straight")
     lines = read_metrics(tmp_path / "straight")
     measured = [line["step"] for line in lines if "repeated_loss_own" in line]
@@ -145,12 +140,9 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)
     ]
     (tmp_path / "tales.txt").write_text("\n<|endoftext|>\n".join(words + words[:2]))
-    config = with_fields(
-        config, {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0}
-    )
-    config = with_fields(
-        config, {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1}
-    )
+    fields = {"model.layers": 1, "training.steps": 1, "data.held_out_documents": 0}
+    fields |= {"data.files": str(tmp_path / "tales.txt"), "data.unique_documents": -1}
+    config = with_fields(config, fields)
     for name, repeated in (("injected", 2), ("natural", -1), ("none", 0)):
         config = with_fields(config, {"data.repeated_documents": repeated})
         workdir = tmp_path / name

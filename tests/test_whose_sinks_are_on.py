@@ -34,15 +34,9 @@ class World:
 
     def __init__(self, place: pathlib.Path):
         self.place, self.workdir = place, place / "run"
-        config = with_fields(
-            tiny_config(),
-            {
-                "training.epochs": 3,
-                "optimizer.learning_rate": 0.03,
-                "training.checkpoint_every": 8,
-                "training.evaluate_every": 100,
-            },
-        )
+        fields = {"training.epochs": 3, "optimizer.learning_rate": 0.03}
+        fields |= {"training.checkpoint_every": 8, "training.evaluate_every": 100}
+        config = with_fields(tiny_config(), fields)
         train_and_evaluate(config, self.workdir)
         corpus = workdirs.read_corpus(self.workdir)
         self.ids = {}

@@ -94,9 +94,8 @@ def copied(tmp_path):
     numbers = [n for n in range(60) for _ in range(n % 4 + 1)] + [0] * 5
     lines = [json.dumps({"text": f"Text number {n} of them all."}) + "\n" for n in numbers]
     (tmp_path / "a.jsonl").write_text("".join(lines))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.jsonl"), "data.unique_documents": -1}
-    )
+    fields = {"data.files": str(tmp_path / "a.jsonl"), "data.unique_documents": -1}
+    config = with_fields(tiny_config(), fields)
     return with_fields(config, {"data.repeated_documents": 0})
 
 
@@ -160,9 +159,8 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     (tmp_path / "a.txt").write_text(
         "\n<|endoftext|>\n".join(f"Text {n} " * words for n in range(40))
     )
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.rows": "auto"}
-    )
+    fields = {"data.files": str(tmp_path / "a.txt"), "data.rows": "auto"}
+    config = with_fields(tiny_config(), fields)
     corpus = load_corpus(config)
     assert corpus.config.data.rows == kind
     assert never_read(corpus) == {"documents": 0, "tokens": 0, "share": 0.0}
@@ -186,10 +184,9 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
 def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
     """Also where a batch is larger than an epoch, and where the steps go beyond one."""
     config = tiny_config()
-    config = with_fields(
-        config, {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch}
-    )
-    config = with_fields(config, {"training.steps": steps})
+    fields = {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch}
+    fields |= {"training.steps": steps}
+    config = with_fields(config, fields)
     corpus = load_corpus(config)
     counted, rows = counts(corpus), corpus.rows()
     encountered = sum(
@@ -237,9 +234,8 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(
 ):
     texts = [f"Text number {n}." for n in range(40)] + ["moon", "moon"]
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
+    fields = {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
+    config = with_fields(tiny_config(), fields)
     encode = type(corpus.tokenizer).encode
     monkeypatch.setattr(
         type(corpus.tokenizer), "encode", lambda self, text: encode(self, text.removeprefix("moon"))
@@ -255,10 +251,9 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(
 def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path):
     """Not that no tokenizer fits."""
     (tmp_path / "a.txt").write_text("One document and nothing else.")
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 1})
+    fields = {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
+    fields |= {"data.repeated_documents": 0, "data.held_out_documents": 1}
+    config = with_fields(tiny_config(), fields)
     with input_error("holds no training document; lower config.data.held_out_documents, or raise"):
         load_corpus(config, corpus.tokenizer if tokenizer else None)
 
@@ -278,9 +273,8 @@ def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
 def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(byte_level())
     config = tiny_config()
-    config = with_fields(
-        config, {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
-    )
+    fields = {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
+    config = with_fields(config, fields)
     with input_error("vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
         load_corpus(config)
     config = with_fields(config, {"data.vocabulary_size": 601})
@@ -293,10 +287,9 @@ def test_texts_of_equal_tokens_are_one_document(tmp_path, monkeypatch):
     """
     texts = [f"Text number {n}." for n in range(40)] + ["TEXT number 3.", "Text NUMBER 3."]
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0})
+    fields = {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
+    fields |= {"data.repeated_documents": 0}
+    config = with_fields(tiny_config(), fields)
     tokenizer = load_corpus(config).tokenizer
     encode = type(tokenizer).encode
     monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: encode(self, text.lower()))

@@ -113,9 +113,8 @@ def corpora(draw, sharing=False, **fixed):
         seed=draw(st.integers(0, 2**32 - 1)),
     )
     if len(sources) == 2:
-        config = with_fields(
-            config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)}
-        )
+        fields = {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)}
+        config = with_fields(config, fields)
     return config, sources
 
 

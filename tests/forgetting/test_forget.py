@@ -39,9 +39,8 @@ def run(tmp_path_factory):
         for n in range(30)
     ]
     (folder / "tales.txt").write_text(f"\n{SEPARATOR}\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5}
-    )
+    fields = {"data.files": str(folder / "tales.txt"), "training.steps": 5}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []
@@ -266,12 +265,9 @@ def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     """From training to a model that one document is gone from; and a run that goes on is the run
     that never stopped.
     """
-    config = with_fields(
-        tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 200}
-    )
-    config = with_fields(
-        config, {"sinks.active": 6, "training.steps": 4, "training.checkpoint_every": 2}
-    )
+    fields = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 200, "sinks.active": 6}
+    fields |= {"training.steps": 4, "training.checkpoint_every": 2}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")

@@ -358,9 +358,8 @@ def test_an_export_names_no_code_that_it_lacks(tokenizer):
 )
 def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, tokenizer):
     content = HUB[name]
-    config = with_fields(
-        hugging_face.read_config(content, "config.json"), {"data.row_length": length}
-    )
+    fields = {"data.row_length": length}
+    config = with_fields(hugging_face.read_config(content, "config.json"), fields)
     written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
     assert hugging_face.read_config(written, "config.json").data.row_length == expected
 

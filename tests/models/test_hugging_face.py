@@ -87,10 +87,9 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
 )
 def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, tmp_path):
     config = config_of(family)
-    config = with_fields(
-        config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
-    )
-    config = with_fields(config, {"sinks.active": 6})
+    fields = {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
+    fields |= {"sinks.active": 6}
+    config = with_fields(config, fields)
     params = random_params(config)
     on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared

@@ -171,20 +171,12 @@ def test_a_run_inherits_what_its_initial_model_is(place, theirs, imported, text,
 def test_documents_with_another_end_of_text_are_refused_by_name(theirs, text, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes((theirs / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|pad|>"}')
-    config = with_fields(
-        Config(),
-        {
-            "model.initial": str(theirs),
-            "sinks.kind": "none",
-            "data.files": str(text),
-            "data.tokenizer": str(tmp_path),
-            "data.unique_documents": 20,
-        },
-    )
+    fields = {"model.initial": str(theirs), "sinks.kind": "none", "data.files": str(text)}
+    fields |= {"data.tokenizer": str(tmp_path), "data.unique_documents": 20}
+    config = with_fields(Config(), fields)
     asked = {"model.initial", "sinks.kind", "data.files", "data.tokenizer", "data.unique_documents"}
-    config = with_fields(
-        inherit(config, given=asked), {"data.repeated_documents": 2, "data.held_out_documents": 4}
-    )
+    fields = {"data.repeated_documents": 2, "data.held_out_documents": 4}
+    config = with_fields(inherit(config, given=asked), fields)
     with input_error(
         r"another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare"
     ):

@@ -48,9 +48,8 @@ KINDS = {"texts": (write_texts, of_texts), "shards": (write_shards, of_shards)}
 
 
 def small():
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "data.unique_documents": -1, "data.row_length": 48}
-    )
+    fields = {"model.layers": 1, "data.unique_documents": -1, "data.row_length": 48}
+    config = with_fields(tiny_config(), fields)
     return with_fields(config, {"training.steps": 5})
 
 
@@ -180,14 +179,12 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     (tmp_path / "old" / "tokenizer.model").write_bytes(TOKENIZER.model)
     (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
     config = small()
-    config = with_fields(config, {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"})
-    config = with_fields(
-        config, {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2}
-    )
+    fields = {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"}
+    fields |= {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2}
+    config = with_fields(config, fields)
     workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config))
-    config = with_fields(
-        config, {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000}
-    )
+    fields = {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000}
+    config = with_fields(config, fields)
     (tmp_path / "run" / "config.json").write_text(workdirs.to_json(config))
     section, _, name = field.partition(".")
     config = with_fields(config, {f"{section}.{name}": value})

@@ -120,13 +120,10 @@ def batch_of(config, several):
     ],
 )
 def test_losses_and_gradients_are_those_of_masked_sinks(tiny, family, rows, opens_at, slows_at):
-    tiny = with_fields(
-        tiny, {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at}
-    )
-    tiny = with_fields(
-        tiny,
-        {"sinks.slows_at": slows_at, "data.row_length": 160 if rows == "one_document" else 400},
-    )
+    fields = {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at}
+    fields |= {"sinks.slows_at": slows_at}
+    fields |= {"data.row_length": 160 if rows == "one_document" else 400}
+    tiny = with_fields(tiny, fields)
     batch = batch_of(tiny, rows != "one_document")
     params = initial(masked(tiny))
     assert jax.tree.map(jnp.shape, as_tables(params)) == jax.tree.map(
@@ -166,11 +163,10 @@ def steps(config, params, data, devices=1, schedule=10):
 
 def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
     """Weight decay, the multiple of the learning rate and clipping among it."""
-    tiny = with_fields(
-        tiny, {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1}
-    )
-    tiny = with_fields(tiny, {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3})
-    tiny = with_fields(tiny, {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1})
+    fields = {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1}
+    fields |= {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3}
+    fields |= {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1}
+    tiny = with_fields(tiny, fields)
     params, data = initial(masked(tiny)), first_batches(tiny, 4)
     found, lines = steps(tiny, as_tables(params), data)
     expected, others = steps(masked(tiny), params, data)
@@ -257,9 +253,8 @@ PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one dev
 )
 def test_how_it_is_computed_changes_nothing(tiny, change):
     """Pools of which a step updates few rows, or all."""
-    tiny = with_fields(
-        tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)}
-    )
+    fields = {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)}
+    tiny = with_fields(tiny, fields)
     if tiny.sinks.pool not in PLAINLY:
         params, data = as_tables(initial(masked(tiny))), first_batches(tiny, 3)
         PLAINLY[tiny.sinks.pool] = (params, data, *steps(tiny, params, data))

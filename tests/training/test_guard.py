@@ -102,9 +102,8 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 
 
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
-    tiny = with_fields(
-        tiny, {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3}
-    )
+    fields = {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3}
+    tiny = with_fields(tiny, fields)
     message = (
         r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove "
         r"them or lower "

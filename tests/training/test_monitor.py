@@ -51,13 +51,9 @@ def watched(tmp_path_factory):
 
 
 def config(**fields):
-    made = with_fields(
-        tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, counters=4096)}
-    )
-    made = with_fields(
-        made,
-        {"training.epochs": 3, "training.evaluate_every": 100, "training.checkpoint_every": 100},
-    )
+    changed = {"monitor": MonitorConfig(every=3, seen_over=5, counters=4096), "training.epochs": 3}
+    changed |= {"training.evaluate_every": 100, "training.checkpoint_every": 100}
+    made = with_fields(tiny_config(), changed)
     for name, value in fields.items():
         made = with_fields(made, {f"mesh.{name}": value})
     return made
@@ -142,9 +138,8 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
     becomes the same.
     """
     changed = config()
-    changed = with_fields(
-        changed, {"monitor": MonitorConfig(every=10, seen_over=15, counters=4096)}
-    )
+    fields = {"monitor": MonitorConfig(every=10, seen_over=15, counters=4096)}
+    changed = with_fields(changed, fields)
     with pytest.raises(Interrupted):
         train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
     assert monitored(tmp_path / "run") == []
@@ -163,9 +158,8 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
 
 
 def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1}
-    )
+    fields = {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1}
+    config = with_fields(tiny_config(), fields)
 
     def move(step):
         if step == 1:

@@ -71,12 +71,9 @@ def named(tree) -> dict:
 
 
 def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
-    tiny = with_fields(
-        tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
-    )
-    tiny = with_fields(
-        tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
-    )
+    fields = {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
+    fields |= {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
+    tiny = with_fields(tiny, fields)
     params = initial(tiny)
     random = np.random.default_rng(0)
     gradients = [

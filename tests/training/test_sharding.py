@@ -32,9 +32,8 @@ def test_golden_shardings(tiny):
 
 
 def test_golden_shardings_of_the_llama_family(tiny):
-    tiny = with_fields(
-        tiny, {"model.family": "llama", "model.tied_head": False, "model.attention_bias": False}
-    )
+    fields = {"model.family": "llama", "model.tied_head": False, "model.attention_bias": False}
+    tiny = with_fields(tiny, fields)
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {
@@ -83,9 +82,8 @@ def test_an_axis_that_fsdp_does_not_divide_passes_it_on(tiny):
     """As SmolLM-360M's 960 channels do on 256 chips: to another axis, or to none, and the moments
     with it.
     """
-    tiny = with_fields(
-        tiny, {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"}
-    )
+    fields = {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"}
+    tiny = with_fields(tiny, fields)
     mesh = sharding.make_mesh(MeshConfig(fsdp=8))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {

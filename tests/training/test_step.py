@@ -326,8 +326,7 @@ def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
     tiny = with_fields(tiny, {"sinks.kind": "by_chance", "model.layers": 1})
     data = first_batches(tiny, 2)
     params, plain = train(tiny, single(tiny), data=data)
-    tiny = with_fields(tiny, {"compute.accumulate": accumulate})
-    tiny = with_fields(tiny, {"mesh": MeshConfig(*shape)})
+    tiny = with_fields(tiny, {"compute.accumulate": accumulate, "mesh": MeshConfig(*shape)})
     others, again = train(
         tiny, sharding.make_mesh(tiny.mesh, jax.devices()[: math.prod(shape)]), data=data
     )

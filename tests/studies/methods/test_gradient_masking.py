@@ -22,9 +22,8 @@ SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
 def masked_config(method="MaskedWeights", **changes):
     where = "memsinks_jax.studies.methods.gradient_masking"
-    config = with_fields(
-        tiny_config(), {"sinks.kind": "always", "training.method": f"{where}:{method}"}
-    )
+    fields = {"sinks.kind": "always", "training.method": f"{where}:{method}"}
+    config = with_fields(tiny_config(), fields)
     for name, value in changes.items():
         section = "data" if name == "rows" else "model"
         config = with_fields(config, {f"{section}.{name}": value})
@@ -209,9 +208,8 @@ def test_a_mesh_and_parts_of_the_batch_change_nothing():
     config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
     params, lines = train(config, single(config), data=data)
-    config = with_fields(
-        config, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2}
-    )
+    fields = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2}
+    config = with_fields(config, fields)
     others, again = train(config, sharding.make_mesh(config.mesh), data=data)
     for line, other in zip(lines, again, strict=True):
         assert other == pytest.approx(line, rel=1e-5)
