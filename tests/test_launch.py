@@ -62,12 +62,6 @@ def test_quickstart_shows_the_main_result(clone):
     assert claims["held_out_standard_on_return"]["measured"] <= 1.03
 
 
-def test_the_tests_set_themselves_up(clone):
-    done = run("./launch/test.sh tests/test_config.py", clone)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\d+ passed", done.stdout)
-
-
 def test_every_command_of_the_readme_runs(clone, tmp_path):
     """On the user's own text and at a small size, as they stand there."""
     tales = [

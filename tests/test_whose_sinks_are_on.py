@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import input_error, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -72,12 +72,8 @@ def model(request, world, tmp_path, monkeypatch):
     copy = shutil.copytree(world.workdir, tmp_path / "run")
     about = json.loads((copy / "data.json").read_text())
     (copy / "data.json").write_text(json.dumps(about | {"lists_all": False}))
-    lines = [
-        line
-        for line in (copy / "documents.jsonl").read_text().splitlines()
-        if json.loads(line)["role"] != "unique"
-    ]
-    (copy / "documents.jsonl").write_text("\n".join(lines) + "\n")
+    lines = read_lines(copy / "documents.jsonl")
+    write_lines(copy / "documents.jsonl", [line for line in lines if line["role"] != "unique"])
     return copy
 
 
@@ -99,9 +95,8 @@ def test_a_document_that_came_back_has_its_sinks(world, model):
         evaluate(model, mode, files=world.files("repeated"))["per_document"]
         for mode in ("own", "drop")
     )
-    changed = [
-        abs(one["loss"] - other["loss"]) > 1e-4 for one, other in zip(own, dropped, strict=True)
-    ]
+    pairs = zip(own, dropped, strict=True)
+    changed = [abs(one["loss"] - other["loss"]) > 1e-4 for one, other in pairs]
     gone = world.ids["repeated"][0] if model.name == "rest" else None
     assert changed == [row["id"] != gone for row in own]
 
@@ -129,16 +124,12 @@ def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     for one, other in zip(own[1], dropped[1], strict=True):
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5, atol=1e-6)
     fitting = lengths_that_fit(others, (8,), 8)
-    written = [
-        continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
-        for mode in ("own", "drop", "all")
-    ]
-    assert [[w.tolist() for w in of] for of in written[0]] == [
-        [w.tolist() for w in of] for of in written[1]
-    ]
-    assert [[w.tolist() for w in of] for of in written[2]] != [
-        [w.tolist() for w in of] for of in written[1]
-    ]
+
+    def written(mode):
+        found = continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
+        return [[tokens.tolist() for tokens in of] for of in found]
+
+    assert written("own") == written("drop") != written("all")
 
 
 def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(world, tmp_path):
@@ -163,12 +154,9 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
     receipt = forget(world.workdir, asked, tmp_path / "rest")
     assert receipt["removed_documents"] == 1 == len(receipt["documents"])
     assert "2 of 3 ids never came back in training, so they have no sinks: left out" in caplog.text
+    again = Request(documents=str(world.place / "repeated" / "1.txt"))
     with input_error(r"none of 1 id has sinks in .*removed already"):
-        forget(
-            tmp_path / "rest",
-            Request(documents=str(world.place / "repeated" / "1.txt")),
-            tmp_path / "again",
-        )
+        forget(tmp_path / "rest", again, tmp_path / "again")
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
@@ -189,12 +177,8 @@ def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
         fields |= {"training.evaluate_every": 100}
         config = with_fields(config, fields)
         train_and_evaluate(config, tmp_path / str(epochs))
-        own.append(
-            [
-                evaluate(tmp_path / str(epochs), "own", role=role)["loss"]
-                for role in ("repeated", "unique")
-            ]
-        )
+        place, roles = tmp_path / str(epochs), ("repeated", "unique")
+        own.append([evaluate(place, "own", role=role)["loss"] for role in roles])
     assert own[0] == own[1]
 
 
