@@ -15,7 +15,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from absl import flags
 
-from memsinks_jax.config import Config, InputError
+from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.data import contexts
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.planning import topology as topologies
 from memsinks_jax.planning.estimate import (
@@ -60,9 +61,10 @@ def plan(
     if config.sinks.traits.by_context and not config.contexts.rows:
         raise InputError(
             "config.contexts.rows is 0, for as many as the documents need, which plan does not "
-            "read; give the number that "
-            "prepare has reported, or an upper limit"
+            "read; give the number that prepare has reported, or an upper limit"
         )
+    rows = contexts.table_rows(config.contexts.rows)
+    config = with_fields(config, {"contexts.rows": rows})
     devices, chip = topologies.devices_of(topology, slices, nodes)
     mesh = topologies.mesh_of(config.mesh, devices)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)

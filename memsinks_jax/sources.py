@@ -2,10 +2,11 @@
 [--remove=author012]
 
 export --sources=DIR writes a folder of a base model, with a file for each source: the sinks that a
-group of documents has for itself. Without another option this command lists them, and whether each
-belongs to the base. --remove=NAME deletes a file, which withdraws the source: no other file depends
-on it. --add=FILE copies a file into the folder if it belongs to the same base. --merge=NAME,NAME
---out=DIR writes a plain model with these sources; export --sinks=keep one with all of them.
+group of documents has for itself; with sinks by context, those of contexts in its texts alone.
+Without another option this command lists them, and whether each belongs to the base. --remove=NAME
+deletes a file, which withdraws the source: no other file depends on it. --add=FILE copies a file
+into the folder if it belongs to the same base. --merge=NAME,NAME --out=DIR writes a plain model
+with these sources; export --sinks=keep one with all of them.
 """
 
 import logging
@@ -89,6 +90,11 @@ def main() -> None:
             logger.info("removed %r: %s is deleted", source.name, source.path)
             return {"removed": source.name, "file": str(source.path)}
         if merge_flag.value:
+            if found.config.sinks.traits.by_context:
+                raise InputError(
+                    f"{folder} has sinks by context, which are no part of a plain model's weights; "
+                    "memsinks_jax.export --sinks=keep puts its sources together"
+                )
             from memsinks_jax.models.exporting import export  # brings jax
 
             command_line.require(out_flag)

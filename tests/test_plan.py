@@ -70,6 +70,19 @@ def test_rows_that_documents_share_hold_many(tiny, here, monkeypatch, rows, most
     assert asked == [most]
 
 
+def test_a_table_of_contexts_is_that_of_a_run(tiny, here, monkeypatch):
+    """`train` rounds its rows up."""
+    asked, compile_step = [], plan.estimate
+    monkeypatch.setattr(
+        plan,
+        "estimate",
+        lambda config, *given: asked.append(config.contexts.rows) or compile_step(config, *given),
+    )
+    about = {"sinks.kind": "by_context", "contexts.rows": 1000}
+    plan.plan(with_fields(tiny, about), "here", slices=1, documents_per_row=1)
+    assert asked == [1024]
+
+
 def test_what_train_would_refuse_plan_refuses(tiny, here):
     tiny = with_fields(tiny, {"mesh.data": 3})
     with input_error("does not cover the 8 devices"):

@@ -28,6 +28,7 @@ NONE = np.iinfo(np.int32).max  # stands for no row, as sinks.NONE for no sink
 # a pattern.
 SEEDS = (np.uint32(0x9E3779B9), np.uint32(0x7F4A7C15))
 BASES = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
+_ROWS_AT_ONCE = 256
 LONGEST = 8  # tokens of a word, on average over a context; what is longer is cut off
 _HAS_LETTERS, _OPENS, _CLOSES = 1, 2, 4  # bits of the first column of letters
 
@@ -160,6 +161,13 @@ def rows_of(known: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return np.full(keys.shape, NONE, np.int32)
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     return np.where(known[places] == keys, places, NONE).astype(np.int32)
+
+
+def table_rows(count: int) -> int:
+    """The rows of a table for so many contexts: rounded up, so that a mesh of up to 256 devices along
+    fsdp can share it.
+    """
+    return -(-count // _ROWS_AT_ONCE) * _ROWS_AT_ONCE
 
 
 class Contexts:

@@ -27,7 +27,6 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_toke
 # If rows of one document would truncate a larger share of a user's tokens, choose rows that read
 # all.
 _TRUNCATED_AT_MOST = 0.01
-_ROWS_AT_ONCE = 256  # rows of the table of contexts, by which their number is rounded up
 _MOST_STORIES = 10**7  # embedded ones, a kilobyte each
 
 
@@ -217,9 +216,8 @@ def load_corpus(
     if not config.sinks.traits.by_context:
         return Corpus(config, mixture, tokenizer)
     found = known or _find_contexts(config, mixture, tokenizer, before)
-    # So that a mesh of up to so many devices along fsdp can share the table.
-    rows = config.contexts.rows or -(-len(found) // _ROWS_AT_ONCE) * _ROWS_AT_ONCE
-    return Corpus(with_fields(config, {"contexts.rows": rows}), mixture, tokenizer, found)
+    rows = {"contexts.rows": contexts.table_rows(len(found))}
+    return Corpus(with_fields(config, rows), mixture, tokenizer, found)
 
 
 def _find_contexts(

@@ -1,27 +1,37 @@
-"""Sinks by context in a Hugging Face folder: the plain model, the keys, the table, and a PyTorch
-class.
+"""Sinks by context in a Hugging Face folder: beside the plain model the table with its keys, and a
+PyTorch class.
+
+`contexts.safetensors` has the contexts of all texts. A file of `sources/` has those that stand in
+the texts of one group alone; whoever deletes it withdraws them. Readers put the files together.
 """
 
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import safetensors
-import safetensors.numpy
+import tqdm
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import contexts
-from memsinks_jax.data.contexts import Contexts
+from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.models import sources
 from memsinks_jax.models.hugging_face import DIALECTS
-from memsinks_jax.models.sources import source_text, write_class
+from memsinks_jax.models.sources import KEYS, source_text, write_class
+from memsinks_jax.models.weights import packed
 
 TABLE = "contexts.safetensors"
+_LETTERS = "letters"
+_MANY = -2  # no one group's
 
 
 def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarray) -> dict:
     """Writes the contexts and their table, (M, D), in its type -> entries for config.json."""
-    contexts.write(folder, found)
-    safetensors.numpy.save_file({CONTEXTS: np.ascontiguousarray(table)}, folder / TABLE)
+    arrays = {CONTEXTS: np.ascontiguousarray(table)}
+    arrays |= {KEYS: np.asarray(found.keys), _LETTERS: found.letters}
+    (folder / TABLE).write_bytes(packed(arrays, {}))
     code = (  # so that it finds what we find
         contexts.window,
         contexts.mixed,
@@ -35,7 +45,9 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "architecture": DIALECTS[config.model.family].architecture,
         "length": config.contexts.length,
         "table": TABLE,
-        "keys": contexts.FILE,
+        "sources": sources.FOLDER,
+        "keys": KEYS,
+        "letters": _LETTERS,
         "name": CONTEXTS,
         "none": contexts.NONE,
         "seeds": _listed(contexts.SEEDS),
@@ -50,19 +62,64 @@ def _listed(numbers: tuple[np.uint32, ...]) -> str:
     return f"({', '.join(f'np.uint32({number})' for number in numbers)})"
 
 
-def read_table(folder: pathlib.Path, config: Config) -> np.ndarray:
-    """The table of a folder, float32 (M, D). Raises InputError if it is missing, damaged, or of
-    another model.
+def owners(found: Contexts, corpus: Corpus) -> np.ndarray:
+    """The group in whose texts alone each context stands, by its number in the table of documents
+    -> int64 (M,), negative for none. A pass over all that the run reads.
     """
-    path = folder / TABLE
+    table, plan = corpus.table, corpus.mixture
+    owner = np.full(len(found), -1)
+    for start, stop, _ in tqdm.tqdm(table.runs.tolist(), desc="texts", disable=None, leave=False):
+        records = np.arange(start, stop)
+        firsts = table.first_copies(records)
+        groups = table.groups[records]
+        # A copy in the same group has no other contexts.
+        wanted = (firsts == records) | (groups != table.groups[firsts])
+        wanted &= plan.reads(records) | plan.is_repeated(firsts)
+        for record, group in zip(records[wanted].tolist(), groups[wanted].tolist(), strict=True):
+            tokens, around = table.tokens(record), table.around(record)
+            opening = around[0] if around else corpus.tokenizer.begin_of_text
+            rows = found.rows(tokens, 0, len(tokens) + 1, opening)
+            rows = rows[rows != NONE]
+            owner[rows] = np.where((owner[rows] == -1) | (owner[rows] == group), group, _MANY)
+    return owner
+
+
+def _files(folder: pathlib.Path, more: sources.Sources | None) -> Iterator[pathlib.Path]:
+    yield folder / TABLE
+    yield from (source.path for source in more.checked()) if more else ()
+
+
+def _read(path: pathlib.Path, name: str) -> np.ndarray:
     try:
         with safetensors.safe_open(path, framework="np") as opened:
-            table = opened.get_tensor(CONTEXTS)
+            return opened.get_tensor(name)
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is missing or damaged ({error}); export the model anew") from None
-    wanted = config.contexts.rows, config.model.d_model
-    if table.shape != wanted:
+
+
+def read(folder: pathlib.Path, length: int, more: sources.Sources | None) -> Contexts:
+    """The contexts of a folder and of its sources.
+
+    Raises:
+      InputError: a file is missing or damaged, or of another model; two have one context.
+    """
+    keys = np.concatenate([_read(path, KEYS) for path in _files(folder, more)])
+    letters, found = _read(folder / TABLE, _LETTERS), np.sort(keys)
+    if keys.dtype != np.uint64 or letters.shape[1:] != (7,) or (found[1:] == found[:-1]).any():
+        raise InputError(f"{folder} has no contexts, or some twice; export the model anew")
+    return Contexts(found, length, letters)
+
+
+def read_table(folder: pathlib.Path, config: Config, more: sources.Sources | None) -> np.ndarray:
+    """The table that belongs to `read`, float32 (M, D). Raises InputError likewise."""
+    keys, rows = (
+        np.concatenate([_read(path, name) for path in _files(folder, more)])
+        for name in (KEYS, CONTEXTS)
+    )
+    wanted = len(keys), config.model.d_model
+    if rows.shape != wanted:
         raise InputError(
-            f"{path} has a table of {table.shape}, and {folder} needs one of {wanted}; use its own"
+            f"{folder / TABLE} has a table of {rows.shape}, and {folder} needs one of {wanted}; "
+            "use its own"
         )
-    return table.astype(np.float32)
+    return rows[np.argsort(keys)].astype(np.float32)

@@ -17,12 +17,13 @@ from memsinks_jax import __version__
 from memsinks_jax.config import Config, DataConfig, InputError, flatten, to_json, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.chat import has_template
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.documents import in_words, printable
 from memsinks_jax.data.prepared import numbered_ids
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import build_model
+from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.sparse_sinks import tables_of
-from memsinks_jax.models import hugging_face, sources
+from memsinks_jax.models import context_files, hugging_face, sources
 from memsinks_jax.models.folder import DTYPES, write_folder
 from memsinks_jax.models.origin import front_matter, origin
 from memsinks_jax.models.stored import Stored
@@ -132,7 +133,7 @@ def export(
 
 def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None = None) -> dict:
     """Writes the model without its sinks as a Hugging Face folder, and in it a file for each group:
-    see models/sources.py.
+    see models/sources.py. With sinks by context the folder keeps those of several groups.
 
     Args:
       dtype: of the weights and of the files; None: float32, and bfloat16 of the files.
@@ -146,6 +147,8 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
     output.check_free(out, "sources")
     stored = _open(workdir)
     config, names = stored.config, stored.groups
+    if config.sinks.traits.by_context:
+        return _export_contexts(stored, out, dtype or "float32")
     if not config.sinks.by_group or not is_sparse(config.sinks):
         raise InputError(
             f"{workdir} has no sinks that belong to one group alone (config.sinks.sampling is "
@@ -188,8 +191,45 @@ def export_sources(workdir: pathlib.Path, out: pathlib.Path, dtype: str | None =
             rows = {
                 name: table[number * count : (number + 1) * count] for name, table in tables.items()
             }
-            about = names[number], rows, known, stored.nearest.of(number)
+            arrays = rows | {sources.WORDS: stored.nearest.of(number)}
+            about = names[number], arrays, known
             size += sources.write_source(folder / sources.FOLDER, *about).stat().st_size
+        os.replace(folder, out)
+    return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
+
+
+def _export_contexts(stored: Stored, out: pathlib.Path, dtype: str) -> dict:
+    """As `export_sources`: a file for each group of the run has the contexts of its texts alone."""
+    if not stored.is_run or stored.config.data.ids != "group":
+        raise InputError(
+            f"{stored.place} does not know which group a text is of; give a run that was trained "
+            "with --config.data.ids=group"
+        )
+    corpus, found = workdirs.read_corpus(stored.place), stored.contexts
+    owner, names = context_files.owners(found, corpus), corpus.table.group_names
+    numbers = [number for number in np.unique(owner).tolist() if number >= 0 and names[number]]
+    if not numbers:
+        raise InputError(f"{stored.place}: no group has repeated text for itself, so none is apart")
+    shared = np.flatnonzero(~np.isin(owner, numbers))
+    fate = (
+        "Contexts of the texts of one group alone are in a file of `sources/`. Delete a file to "
+        "withdraw the group. In PyTorch `trust_remote_code=True` gives the model with its memory."
+    )
+    card = _card(stored, False, dtype, fate, f"export --workdir={stored.place} --sources=DIR")
+    size = 0
+    with atomic_folder(out) as scratch:
+        folder = scratch / out.name
+        table, keys = stored.read(CONTEXTS).astype(DTYPES[dtype]), np.asarray(found.keys)
+        rest = Contexts(keys[shared], found.length, found.letters)
+        written = write_folder(folder, stored, card, False, dtype, contexts=(rest, table[shared]))
+        stored.close()
+        known = sources.base_of(folder, stored.config)
+        (folder / sources.FOLDER).mkdir()
+        for number in numbers:
+            rows = np.flatnonzero(owner == number)
+            arrays = {CONTEXTS: table[rows], sources.KEYS: keys[rows]}
+            about = folder / sources.FOLDER, names[number], arrays, known
+            size += sources.write_source(*about).stat().st_size
         os.replace(folder, out)
     return written | {"sources": [names[number] for number in numbers], "bytes_of_sources": size}
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from memsinks_jax.config import InputError, to_json, with_fields
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.opened import write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, listed, read_object
 from memsinks_jax.model import sparse_sinks
@@ -34,6 +35,7 @@ def write_folder(
     drop: bool,
     dtype: str = "float32",
     remaining: Sequence[int] = (),
+    contexts: tuple[Contexts, np.ndarray] | None = None,
 ) -> dict:
     """Writes a model; the folder gets its name once it is complete. All that training did not
     change of the small files that the model came with stays as it is there.
@@ -43,6 +45,7 @@ def write_folder(
       drop: cut the sinks out of the weights; else they are all on, and the folder includes our
         config.
       remaining: sinks of the MLPs, the same in all layers, that stay despite `drop`.
+      contexts: those to write, and their rows; None: all of the model.
     Returns:
       {"parameters", "files": [names], "bytes"}.
     Raises:
@@ -68,8 +71,10 @@ def write_folder(
     try:
         files = weights.write(scratch, _pieces(model, remaining, DTYPES[dtype]))
         if model.contexts is not None and not drop:
-            table = model.read(CONTEXTS).astype(DTYPES[dtype], copy=False)
-            content |= context_files.write(scratch, config, model.contexts, table)
+            found, table = contexts or (model.contexts, model.read(CONTEXTS))
+            table = table[: len(found)].astype(DTYPES[dtype], copy=False)
+            config = with_fields(config, {"contexts.rows": len(found)})
+            content |= context_files.write(scratch, config, found, table)
         _write_json(scratch / "config.json", content)
         if source:
             copy(source, scratch, UNCHANGED)

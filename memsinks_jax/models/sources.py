@@ -2,10 +2,10 @@
 with sinks of its own.
 
 Deleting a file withdraws its group: no other file, and nothing of the base, depends on it. A file
-is safetensors, with k rows of each table of sparse sinks (`model/sparse_sinks.py`). Its metadata
-has the format, the group's name, k (`sinks`), and the weights that it was trained with (`base`).
-`memsinks.json` is our config. Groups are numbered in the order of their names. Finding a file needs
-no jax.
+is safetensors, with k rows of each table of sparse sinks (`model/sparse_sinks.py`), or with the
+contexts of the group alone and their rows (`models/context_files.py`). Its metadata has the format,
+the group's name, k (`sinks`), and the weights that it was trained with (`base`). `memsinks.json` is
+our config. Groups are numbered in the order of their names. Finding a file needs no jax.
 """
 
 import concurrent.futures
@@ -38,7 +38,8 @@ CONFIG = "memsinks.json"
 FOLDER = "sources"
 _SUFFIX = ".safetensors"
 _FORMAT = "memsinks source 1"
-_WORDS = "words"  # the name of the one array that is no table
+WORDS = "words"  # of the group, see data/nearest.py; no part of the model
+KEYS = "keys"  # of its contexts
 _LONGEST = 200  # characters of a file's name; file systems allow 255 bytes
 
 
@@ -72,7 +73,11 @@ class Sources:
                     "them"
                 )
             self.files[one.name] = one
-        self.config = with_fields(config, {"sinks.pool": len(self.files) * config.sinks.active})
+        count = sum(source.sinks for source in self.files.values())
+        pool = {"sinks.pool": count}
+        if config.sinks.traits.by_context:
+            pool = {"contexts.rows": config.contexts.rows + count}
+        self.config = with_fields(config, pool)
 
     @functools.cached_property
     def base(self) -> str:
@@ -93,16 +98,20 @@ class Sources:
             self._check_sinks(source)
         return list(self.files.values())
 
+    def checked(self) -> list[Source]:
+        """As `fitting`; also raises InputError for sources of another base."""
+        for source in self.fitting():
+            self._check_base(source)
+        return list(self.files.values())
+
     def tables(self) -> dict[str, np.ndarray]:
         """The tables of sparse sinks, float32: row n k + i is sink i of the n-th source.
 
         Raises:
           InputError: another number of sinks; arrays of other shapes; another base.
         """
-        tables, found = {}, self.fitting()
-        for source in found:
-            self._check_base(source)
-        for number, source in enumerate(found):
+        tables = {}
+        for number, source in enumerate(self.checked()):
             for name, rows in read_rows(source, self.config).items():
                 shape = self.config.sinks.pool, *rows.shape[1:]
                 table = tables.setdefault(name, np.empty(shape, np.float32))
@@ -146,7 +155,7 @@ class Sources:
             )
 
     def _check_sinks(self, source: Source) -> None:
-        if source.sinks != self.config.sinks.active:
+        if self.config.sinks.sparse and source.sinks != self.config.sinks.active:
             raise InputError(
                 f"{source.path} has {source.sinks} sinks, and a source of {self.folder} has "
                 f"{self.config.sinks.active}; use it with sources that have as many"
@@ -161,6 +170,8 @@ def in_folder(folder: pathlib.Path) -> Sources | None:
     if not path.is_file():
         return None
     config = from_json(path.read_text(errors="replace"), str(path))
+    if config.sinks.traits.by_context:
+        return Sources(folder, config) if (folder / FOLDER).is_dir() else None
     # Sinks that are not sparse are in the weights.
     return Sources(folder, config) if config.sinks.sparse else None
 
@@ -192,10 +203,10 @@ def read_source(path: pathlib.Path) -> Source:
 
 def read_words(source: Source) -> np.ndarray:
     """The words of the group, see data/nearest.py -> uint64 (n,)."""
-    found = _arrays(source, lambda name: name == _WORDS)
+    found = _arrays(source, lambda name: name == WORDS)
     if not found:
         raise InputError(f"{source.path}: cannot be read (it has no words); delete or replace it")
-    return found[_WORDS]
+    return found[WORDS]
 
 
 def _arrays(source: Source, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
@@ -210,9 +221,12 @@ def _arrays(source: Source, wanted: Callable[[str], bool]) -> dict[str, np.ndarr
 
 
 def write_source(
-    folder: pathlib.Path, name: str, tables: Mapping[str, np.ndarray], base: str, words: np.ndarray
+    folder: pathlib.Path, name: str, arrays: Mapping[str, np.ndarray], base: str
 ) -> pathlib.Path:
-    """Writes the file of a group, (k, L, D) or (k, L) of each table, and its words -> its place.
+    """Writes the file of a group -> its place.
+
+    Args:
+      arrays: first (k, L, D) or (k, L) of each table, then its words; or (k, D) and the keys.
 
     Raises:
       InputError: another group's name leads to the same file, as two that differ in case do on some
@@ -224,10 +238,10 @@ def write_source(
     header = {
         "format": _FORMAT,
         "name": name,
-        "sinks": str(len(next(iter(tables.values())))),
+        "sinks": str(len(next(iter(arrays.values())))),
         "base": base,
     }
-    rows = {table: np.ascontiguousarray(array) for table, array in tables.items()} | {_WORDS: words}
+    rows = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     path.write_bytes(packed(rows, header))
     return path
 
@@ -244,8 +258,8 @@ def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
     """{name of a table: its rows}, in the file's type. Raises InputError unless they are those of
     the config's model.
     """
-    rows = _arrays(source, lambda name: name != _WORDS)
-    shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config)
+    rows = _arrays(source, lambda name: name != WORDS)
+    shapes, wanted = {name: array.shape for name, array in rows.items()}, _shapes(config, source)
     if shapes != wanted:
         different = min(
             name for name in shapes.keys() | wanted if shapes.get(name) != wanted.get(name)
@@ -259,9 +273,12 @@ def read_rows(source: Source, config: Config) -> dict[str, np.ndarray]:
     return rows
 
 
-def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    from memsinks_jax.model.sparse_sinks import tables_of  # brings jax
+def _shapes(config: Config, source: Source) -> dict[str, tuple[int, ...]]:
+    from memsinks_jax.model.decoder import CONTEXTS  # brings jax
+    from memsinks_jax.model.sparse_sinks import tables_of
 
+    if config.sinks.traits.by_context:
+        return {KEYS: (source.sinks,), CONTEXTS: (source.sinks, config.model.d_model)}
     shape = config.sinks.active, config.model.layers, config.model.d_model
     return {name: shape[: 2 if name.endswith("bias") else 3] for name in tables_of(config.model)}
 

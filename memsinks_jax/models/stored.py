@@ -50,7 +50,7 @@ class Stored:
         ours = place / sources.CONFIG
         if self.is_run:
             self.config = workdirs.read_config(place)
-        elif self.sources and self.sources.files:
+        elif self.sources and (self.sources.files or self.sources.config.sinks.traits.by_context):
             self.sources.fitting()
             self.config = self.sources.config
         elif self.sources is None and not self._is_gguf and ours.is_file():
@@ -105,6 +105,8 @@ class Stored:
     @functools.cached_property
     def groups(self) -> Sequence[str]:
         """The groups that have sinks by number, in the order of their numbers."""
+        if self.config.sinks.traits.by_context:
+            return []
         return list(self.sources.files) if self.sources else workdirs.read_groups(self.place)
 
     @functools.cached_property
@@ -119,8 +121,12 @@ class Stored:
     @functools.cached_property
     def contexts(self) -> Contexts | None:
         """The contexts that have sinks; None if sinks are not by context."""
-        by_context = self.config.sinks.traits.by_context
-        return contexts.read(self.place, self.config.contexts.length) if by_context else None
+        length = self.config.contexts.length
+        if not self.config.sinks.traits.by_context:
+            return None
+        if self.is_run:
+            return contexts.read(self.place, length)
+        return context_files.read(self.place, length, self.sources)
 
     @functools.cached_property
     def opened(self) -> Opened:
@@ -160,7 +166,7 @@ class Stored:
         if is_sparse(self.config.sinks):
             params |= self.sources.tables()
         if self.config.sinks.traits.by_context:
-            params[CONTEXTS] = context_files.read_table(self.place, self.config)
+            params[CONTEXTS] = context_files.read_table(self.place, self.config, self.sources)
         return params
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:

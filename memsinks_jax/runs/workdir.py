@@ -55,7 +55,8 @@ def adopt(workdir: pathlib.Path, config: Config) -> Config:
         before, tokenizer = read_config(workdir), config.data.tokenizer
         if config.data.rows == "auto":
             config = with_fields(config, {"data.rows": before.data.rows})
-        if config.contexts.rows == 0:
+        most = contexts.table_rows(config.contexts.rows)  # the run has as many as it found
+        if not most or most >= before.contexts.rows:
             config = with_fields(config, {"contexts.rows": before.contexts.rows})
         free = [name for name, fixed in FREE_IN_PART.items() if fixed(before) == fixed(config)]
         difference = first_difference(before, config, besides=(*FREE_ON_RESUME, *free))

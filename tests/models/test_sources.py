@@ -436,7 +436,10 @@ def strangers(tokenizer, folder, tmp_path_factory):
 
     def written(name, rows, message):
         (place / name).mkdir()
-        found[name] = sources.write_source(place / name, "new", rows, base, WORDS), message
+        found[name] = (
+            sources.write_source(place / name, "new", rows | {"words": WORDS}, base),
+            message,
+        )
 
     written(
         "of another k",
@@ -537,7 +540,8 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
     rows = sources.read_rows(anna, sources.open_sources(place).config)
     names = ["\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 300]
     files = [
-        sources.write_source(place / "sources", name, rows, anna.base, WORDS).name for name in names
+        sources.write_source(place / "sources", name, rows | {"words": WORDS}, anna.base).name
+        for name in names
     ]
     assert [one["name"] for one in listing(sources.open_sources(place))["sources"]] == sorted(
         [*NAMES, *names]
@@ -552,7 +556,7 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
         "x" * 59 + "…",
     }
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
-    sources.write_source(place / "sources", "a,b ", rows, anna.base, WORDS)
+    sources.write_source(place / "sources", "a,b ", rows | {"words": WORDS}, anna.base)
     assert named(sources.open_sources(place), ["anna,..", "a,b ", "\u05d0\u05d1"]) == [
         "anna",
         "..",

@@ -104,7 +104,7 @@ def test_they_are_those_that_are_found_in_memory(folder, name, fields):
 def test_the_most_frequent_ones_have_rows(folder):
     few = run_on(folder / "plain", contexts__rows=50)
     corpus = Prepared(folder / "plain")
-    assert len(few.contexts) == few.config.contexts.rows == 50
+    assert len(few.contexts) == 50 and few.config.contexts.rows == 256
     has_row = np.isin(corpus.context_keys, few.contexts.keys)
     assert corpus.context_counts[has_row].min() >= corpus.context_counts[~has_row].max()
 

@@ -8,7 +8,7 @@ from conftest import input_error, tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.auditing.subjects import encounters_in
-from memsinks_jax.config import flatten, with_fields
+from memsinks_jax.config import flatten, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import read_ids
 from memsinks_jax.runs import workdir as workdirs
@@ -101,6 +101,19 @@ def test_what_the_documents_decided_stays_so(run):
     config = with_fields(config, {"data.rows": "packed"})
     with input_error("data.rows is 'one_document' there and 'packed' here"):
         workdirs.adopt(workdir, config)
+
+
+@pytest.mark.parametrize(("most", "stays"), [(0, True), (300, True), (600, True), (256, False)])
+def test_a_run_keeps_its_contexts_if_no_fewer_are_asked_for(run, tmp_path, most, stays):
+    """Its documents decided how many it has: here 512 rows, of 300 contexts."""
+    config = with_fields(workdirs.read_config(run[0]), {"sinks.kind": "by_context"})
+    (tmp_path / "config.json").write_text(to_json(with_fields(config, {"contexts.rows": 512})))
+    asked = with_fields(config, {"contexts.rows": most})
+    if stays:
+        assert workdirs.adopt(tmp_path, asked).contexts.rows == 512
+    else:
+        with input_error("contexts.rows is 512 there and 256 here"):
+            workdirs.adopt(tmp_path, asked)
 
 
 @pytest.mark.parametrize("name", ["training.epochs", "training.steps"])
