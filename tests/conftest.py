@@ -154,7 +154,8 @@ def plain_sgd(monkeypatch):
     from memsinks_jax.training import program, step
 
     monkeypatch.setattr(step, "make_optimizer", lambda *_: optax.sgd(1.0))
-    monkeypatch.setattr(program, "_of_this_process", functools.cache(program.train_program))
+    own = functools.cache(program._of_this_process.__wrapped__)
+    monkeypatch.setattr(program, "_of_this_process", own)
 
 
 @pytest.fixture(autouse=True, scope="module")

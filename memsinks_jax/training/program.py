@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from memsinks_jax.config import Config, flatten, with_fields
 from memsinks_jax.training import sharding
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
 # XLA on TPUs would pass parts of a weight around while it multiplies by them. Such loops over
@@ -98,11 +99,15 @@ def compiled(config: Config) -> Config:
     return with_fields(config, fixed | {"monitor.every": min(config.monitor.every, 1)})
 
 
-_of_this_process = functools.lru_cache(maxsize=4)(train_program)
+@functools.lru_cache(maxsize=4)
+def _of_this_process(method: type, *given) -> Program:
+    return train_program(*given)
 
 
 def shared_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int) -> Program:
     """`train_program`, traced and compiled once for the runs of a process that differ in their data
     or in when they measure alone.
     """
-    return _of_this_process(compiled(config), steps, mesh, documents_per_row)
+    # Of a method its code too: a notebook may load it anew.
+    method = type(method_of(config))
+    return _of_this_process(method, compiled(config), steps, mesh, documents_per_row)
