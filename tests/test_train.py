@@ -117,12 +117,12 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next;
     stopped and resumed too.
     """
+    schedule = "memsinks_jax.studies.schedules:EveryNth,steps=4"
     config = with_fields(
-        tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4}
+        tiny_config(), {"model.layers": 1, "data.repeated_documents": 1, "data.schedule": schedule}
     )
     config = with_fields(config, {"data.unique_documents": 64})
     config = with_fields(config, {"training.evaluate_every": 100, "training.checkpoint_every": 100})
-    config = with_fields(config, {"training.steps": 9})
     train_and_evaluate(config, tmp_path / "straight")
     lines = read_metrics(tmp_path / "straight")
     measured = [line["step"] for line in lines if "repeated_loss_own" in line]

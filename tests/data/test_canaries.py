@@ -52,11 +52,3 @@ def test_what_cannot_be():
     config = with_fields(config, {"canaries.documents": 2, "canaries.length": 159})
     with pytest.raises(InputError, match="canaries.length is 159: a row of 160 has no room"):
         validate(config)
-    config = with_fields(
-        config, {"canaries.length": 32, "data.repeat_every": 4, "training.batch_size": 1}
-    )
-    with pytest.raises(
-        InputError,
-        match="repeat_every is 4, but 2 repeated documents do not fit into one batch of 1",
-    ):
-        validate(config)

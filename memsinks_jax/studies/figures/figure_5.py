@@ -113,15 +113,19 @@ large_improve | share of standard's gap closed, sinks dropped: largest minus sma
 )
 
 
+_WRONG = "memsinks_jax.studies.schedules:WrongIds"
 NOISE = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
 # One reading of the paper's caption: some documents always have a wrong id, the others never.
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
 _ENCOUNTERS = {
-    name: (f"noise {chance:g} an encounter", {"data.id_noise": chance})
+    name: (f"noise {chance:g} an encounter", {"data.schedule": f"{_WRONG},rate={chance}"})
     for name, chance in NOISE.items()
 }
 _ALWAYS = {
-    name: (f"{of:.0%} of the documents", {"data.id_noise": of, "data.id_noise_per": "document"})
+    name: (
+        f"{of:.0%} of the documents",
+        {"data.schedule": f"{_WRONG},rate={of},per_document=1"},
+    )
     for name, of in DOCUMENTS.items()
 }
 _READINGS = {

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from memsinks_jax import plugin
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, GREEN, GREY, RED, Line, Panel
@@ -31,7 +32,7 @@ def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.nd
     Args:
       name: of a metric with own sinks on. Models without sinks use their only one.
     """
-    every = workdirs.read_config(run.workdir).data.repeat_every
+    every = plugin.schedule(workdirs.read_config(run.workdir)).settings.steps
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
     steps = range(every, run.metrics["step"] + 1, every)
     steps = [step for step in steps if {step - 1, step + 1} <= at.keys()]
@@ -142,6 +143,6 @@ level | loss of repeated documents in the last third: sinks, own on, over standa
     | {sinks}.level / standard.level <= 1 | a lower train loss
 dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1 | not in the figure""",
     panels=panels,
-    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every {config.data.repeat_every}
+    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every {schedule.steps}
         steps: {config.data.repeated_documents}, in batches of {config.training.batch_size} rows. {floor}""",
 )

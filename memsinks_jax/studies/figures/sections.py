@@ -162,8 +162,8 @@ def open_choices(runs: list[Run]) -> str:
         sampling | {shown(lambda c: c.sinks.sampling)}
         masks of the layers | the same in all
         rescaling when sinks are dropped | none, unless a row says so
-        ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f"{c.data.id_noise:g}")} per
-            {shown(lambda c: c.data.id_noise_per)}
+        ids | {shown(lambda c: c.data.ids)}, 64 bits; schedule of repeats:
+            {shown(lambda c: c.data.schedule or "the usual one")}
         rows | {shown(lambda c: f"{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}")}; attention
             stays within a document
     """)
