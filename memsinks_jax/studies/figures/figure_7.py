@@ -110,9 +110,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Figure 7: learned and forgotten, in cycles",
-    answer="""A document that comes back after many steps is learned a little at each encounter, and partly forgotten
-        before the next, because other documents overwrite it. Its own sinks are off for most other documents, so they should
-        keep it in memory.""",
+    answer="""A document that comes back after many steps is learned a little at each encounter, and
+        partly forgotten before the next, because other documents overwrite it. Its own sinks are
+        off for most other documents, so they should keep it in memory.""",
     config="single_repeat.py",
     variants=tuple(LABELS),
     measures={
@@ -132,17 +132,20 @@ FIGURE = Figure(
         "steps": "step",
     },
     labels=LABELS,
-    table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after
-        it, mean over the encounters of a third of training. Level: the mean of those losses over the last third. With
-        sinks, a document's own are on, unless marked as dropped.""",
+    table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus
+        the loss one step after it, mean over the encounters of a third of training. Level: the mean
+        of those losses over the last third. With sinks, a document's own are on, unless marked as
+        dropped.""",
     # Section 5.4.
     statements="""
 amplitude | amplitude in the last third: sinks, own on, minus standard (nats)
     | {sinks}.amplitude - standard.amplitude <= 0 | lower-amplitude cycles later in training
 level | loss of repeated documents in the last third: sinks, own on, over standard's
     | {sinks}.level / standard.level <= 1 | a lower train loss
-dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1 | not in the figure""",
+dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1
+    | not in the figure""",
     panels=panels,
-    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every {schedule.steps}
-        steps: {config.data.repeated_documents}, in batches of {config.training.batch_size} rows. {floor}""",
+    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every
+        {schedule.steps} steps: {config.data.repeated_documents}, in batches of
+        {config.training.batch_size} rows. {floor}""",
 )
