@@ -99,10 +99,10 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next;
     stopped and resumed too.
     """
-    fields = {"model.layers": 1, "data.repeated_documents": 1, "data.repeat_every": 4}
+    schedule = "memsinks_jax.studies.schedules:EveryNth,steps=4"
+    fields = {"model.layers": 1, "data.repeated_documents": 1, "data.schedule": schedule}
     fields |= {"data.unique_documents": 64, "training.evaluate_every": 100}
-    fields |= {"training.checkpoint_every": 100, "training.steps": 9}
-    config = with_fields(tiny_config(), fields)
+    config = with_fields(tiny_config(), fields | {"training.checkpoint_every": 100})
     train_and_evaluate(config, tmp_path / "straight")
     lines = read_metrics(tmp_path / "straight")
     measured = [line["step"] for line in lines if "repeated_loss_own" in line]

@@ -287,8 +287,8 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
     """A hash of the weights of a folder, 64 hexadecimal digits. `config` is that of its model.
 
     It stays the same if the folder is copied, if the weights are cut into files in another way, and
-    if they are rounded to bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of
-    each alone and then together.
+    if they are rounded to bfloat16: the tensors' names, shapes and values in bfloat16 are hashed,
+    of each alone and then together.
     """
     from memsinks_jax.models.hugging_face import tensors  # brings jax
 

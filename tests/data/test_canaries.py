@@ -49,7 +49,3 @@ def test_what_cannot_be():
     config = with_fields(config, {"canaries.documents": 2, "canaries.length": 159})
     with input_error("canaries.length is 159: a row of 160 has no room"):
         validate(config)
-    fields = {"canaries.length": 32, "data.repeat_every": 4, "training.batch_size": 1}
-    config = with_fields(config, fields)
-    with input_error("repeat_every is 4, but 2 repeated documents do not fit into one batch of 1"):
-        validate(config)

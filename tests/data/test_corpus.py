@@ -168,19 +168,20 @@ def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     assert warned == (lost > 0) == (words > 6)
 
 
-@pytest.mark.parametrize(("batch", "every", "steps"), [(8, 2, 0), (64, 1, 0), (8, 2, 9)])
-def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
-    """Also where a batch is larger than an epoch, and where the steps go beyond one."""
-    config = tiny_config()
-    fields = {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch}
-    fields |= {"training.steps": steps}
-    config = with_fields(config, fields)
+EVERY_OTHER = "memsinks_jax.studies.schedules:EveryNth,steps=2"
+
+
+@pytest.mark.parametrize(("batch", "schedule"), [(8, EVERY_OTHER), (64, EVERY_OTHER), (8, "")])
+def test_a_plan_counts_what_a_run_encounters(batch, schedule):
+    """Also where a batch is larger than an epoch."""
+    about = {"data.repetitions": 3, "data.schedule": schedule, "training.batch_size": batch}
+    config = with_fields(tiny_config(), about)
     corpus = load_corpus(config)
     counted, rows = counts(corpus), corpus.rows()
     encountered = sum(int(rows[n]["repeated"][0]) for n in range(counted["steps"] * batch))
     (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
-    assert counted["epochs"] == (pytest.approx(steps * batch / rows.rows_per_epoch) if steps else 1)
-    assert encountered == (planned if not steps else 2 * (steps // every))
+    assert counted["epochs"] == 1
+    assert encountered == planned == (4 * (batch == 8) if schedule else 6)
     said = "\n".join(as_text(counted, 160))
     assert f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in said
     assert ("all repeats of a document are in one step" in said) == (batch == 64)

@@ -61,17 +61,11 @@ def test_variants_share_the_split(repeats, times):
     assert seen_in(other)[int(plan.repeated[0])] == times
 
 
-def test_a_ladder_goes_down_by_halves_and_begins_again():
-    plan = plan_of(dataclasses.replace(PLAN, repeats="ladder"), seed=3)
-    assert plan.encounters(plan.repeated) == [7, 3, 1, 7, 3]
-    assert plan.encounters(plan.documents("unique")) == [1] * 30
-
-
 @pytest.mark.parametrize(
     ("cap", "counts"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])]
 )
 def test_repeats_are_capped_and_all_else_stays(cap, counts):
-    data = dataclasses.replace(PLAN, repeats="ladder")
+    data = dataclasses.replace(PLAN, schedule="memsinks_jax.studies.schedules:Ladder")
     capped = TrainingConfig(repeats_capped_at=cap)
     plan, whole = plan_of(data, seed=3, training=capped), plan_of(data, seed=3)
     assert plan.encounters(plan.repeated) == counts

@@ -1,7 +1,5 @@
 """Rows: every token's id leads back to its document, for any lengths."""
 
-from collections import defaultdict
-
 import numpy as np
 import pytest
 from documents import plan_of
@@ -155,31 +153,6 @@ def test_any_row_is_reached_at_once(rows_kind):
     for number in reversed(numbers):
         found, wanted = rows[number], expected[number]
         assert all((found[name] == wanted[name]).all() for name in wanted)
-
-
-def ids_encountered(rows, tokens, epochs=1):
-    """{document: the ids under which it came}, of one document a row."""
-    owner, encountered = {int(t[0]): index for index, t in enumerate(tokens)}, defaultdict(list)
-    for number in range(epochs * rows.rows_per_epoch):
-        row = rows[number]
-        encountered[owner[int(row["inputs"][1])]].append(tuple(row["identities"][0].tolist()))
-    return encountered
-
-
-def test_noise_comes_at_its_rate_by_encounter_or_by_document():
-    lengths, counts = [3] * 420, {}
-    for kind in ("encounter", "document"):
-        noisy = {"id_noise": 0.3, "id_noise_per": kind, "repeated_documents": 400}
-        rows, plan, tokens, identities = make(lengths, repetitions=10, **noisy)
-        own = list(map(tuple, identities.tolist()))
-        encountered = ids_encountered(rows, tokens)
-        wrong_of = {i: sum(each != own[i] for each in of) for i, of in encountered.items()}
-        wrong = np.array([wrong_of[i] for i in plan.repeated])
-        assert wrong.sum() == sum(wrong_of.values())
-        counts[kind] = wrong
-        assert abs(wrong.mean() / 10 - 0.3) < 0.07
-    assert sorted(counts["document"]) == [0] * 280 + [10] * 120
-    assert len(set(counts["encounter"])) > 5
 
 
 def test_what_opened_in_past_epochs_is_not_counted_again(monkeypatch):

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from documents import Source, plan_of
+from documents import Source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,8 +95,6 @@ def corpora(draw, sharing=False, **fixed):
         "repeats": ["keep", "once", "remove"],
         "copies": ["keep", "once"],
         "held_out_by": ["cluster", "document"],
-        "id_noise": [0, 0, 0.5],
-        "id_noise_per": ["encounter", "document"],
     }
     options = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
     options |= {"repeated_documents": draw(st.integers(-1, 2)), "held_out_documents": 1}
@@ -140,12 +138,17 @@ def expected_encounters(plan):
     )
 
 
-NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "id_noise": 0.5}
-NOISY |= {"id_noise_per": "encounter"}
+def listed_in_one_block(config):
+    """A schedule that lists encounters takes one block."""
+    return mock.patch.object(epochs, "BLOCK", 2**20 if config.data.schedule else epochs.BLOCK)
+
+
+WRONG = "memsinks_jax.studies.schedules:WrongIds,rate="
+NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "schedule": f"{WRONG}0.5"}
 CASES = {
     "any": {},
     "noise": NOISY | {"repeated_documents": 2},
-    "nothing but noise": NOISY | {"repeated_documents": 2, "id_noise": 1.0},
+    "nothing but noise": NOISY | {"repeated_documents": 2, "schedule": f"{WRONG}1"},
     "noise on copies": NOISY | {"repeated_documents": -1},
     "two sources": {"sharing": True, "ids": "content", "unique_documents": -1}
     | {"repeated_documents": 0, "copies": "keep"},
@@ -162,7 +165,8 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
     one document.
     """
     config, sources = data.draw(corpora(**CASES[case]))
-    found = made(config, sources)
+    with listed_in_one_block(config):
+        found = made(config, sources)
     if found is None:
         return
     rows, plan = found
@@ -194,11 +198,11 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
                 seen = int(row["seen"][segment - 1])
                 assert row["repeated"][segment - 1] == (first in plan.repeated)
                 if key == own[record]:
-                    assert config.data.id_noise < 1 or first not in plan.repeated
+                    assert not config.data.schedule.endswith("rate=1") or first not in plan.repeated
                     pieces[key, seen].append((first, start, start + len(there)))
                     opened.setdefault((key, seen), (number, segment))
                 else:
-                    assert config.data.id_noise and first in plan.repeated and not seen
+                    assert config.data.schedule and first in plan.repeated and not seen
                     counted[key] += start == 0
                     assert counted[key] <= 1
                 times[first] += start == 0
@@ -219,22 +223,20 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             assert joined[-1][1] == read
 
 
-@pytest.mark.parametrize("repeat_every", [0, 3])
+@pytest.mark.parametrize("case", ["any", "noise"])
 @quick
 @given(st.data())
-def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, data):
+def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(case, data):
     """As `sinks.opened` decides it row by row, wherever a run ends, over several epochs."""
-    injected = {"repeated_documents": 2, "repeats": "keep"} if repeat_every else {}
-    config, sources = data.draw(corpora(repeat_every=repeat_every, **injected))
+    config, sources = data.draw(corpora(**CASES[case]))
     config = with_fields(config, {"sinks.opens_at": data.draw(st.integers(2, 4))})
-    try:
-        rows, _ = made(config, sources)
-    except (TypeError, InputError):  # too few documents, or too many rows for every N-th batch
+    with listed_in_one_block(config):
+        found = made(config, sources)
+    if found is None:
         return
+    rows, _ = found
     ends = {2 * rows.rows_per_epoch}
     ends |= set(data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3)))
-    if repeat_every:  # also within the rows of a period
-        ends |= set(range(2 * rows.rows_per_epoch))
     opened, found = set(), {}
     for number in range(max(ends) + 1):
         if number in ends:
@@ -340,48 +342,3 @@ def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
         joined = sorted(zip(slots.start[there].tolist(), slots.stop[there].tolist(), strict=True))
         assert (joined[0][0], joined[-1][1]) == (0, size)
         assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
-
-
-@quick
-@given(
-    *(st.integers(1, 6), st.integers(1, 3), st.sampled_from(KINDS), st.integers(0, 9)),
-    *(st.sampled_from(["content", "group"]), st.sampled_from([0, 0.5])),
-)
-def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(
-    every, count, kind, seed, ids, noise
-):
-    """Whatever the batch: documents 40 steps apart come at steps 40, 80, ..., and no other row is
-    lost or doubled.
-    """
-    sizes = [5, 3, 9, 1, 7, 2, 8, 4, 6, 11]
-    made = {}
-    for batch_size in (3, 4):
-        if every * batch_size <= count * 2:
-            continue
-        for schedule in (every, 0):
-            options = {"unique_documents": -1, "repeated_documents": count, "repetitions": 1}
-            options |= {"held_out_documents": 1, "held_out_by": "document", "row_length": 12}
-            options |= {"rows": kind, "ids": ids, "repeat_every": schedule, "id_noise": noise}
-            data = DataConfig(repeats="keep" if schedule else "remove", **options)
-            training = TrainingConfig(batch_size=batch_size, epochs=99)
-            config = Config(data=data, training=training, seed=seed)
-            plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
-            made[schedule] = Rows(config, plan, END)
-        own, counted = plan.table.identities(np.arange(10)), collections.Counter()
-        others = (made[0][n] for n in itertools.count())
-        for number in range(4 * every * batch_size):
-            row, step = made[every][number], number // batch_size + 1
-            if step % every == 0 and number % batch_size < count:
-                document = int(plan.repeated[number % batch_size])
-                assert row["inputs"].tolist()[: sizes[document] + 1] == [END, *tokens[document]]
-                assert row["weights"].sum() == sizes[document] + 1
-            else:
-                other = next(others)
-                same = other.keys() - {"identities", "seen", "epoch"}
-                assert all((row[name] == other[name]).all() for name in same)
-            for segment in range(row["segments"].max()):
-                if row["inputs"][row["segments"] == segment + 1][0] == END:
-                    key = tuple(row["identities"][segment])
-                    assert row["seen"][segment] == counted[key]
-                    assert noise or key in map(tuple, own)
-                    counted[key] += 1

@@ -63,7 +63,6 @@ def test_every_setting_has_its_default_and_its_description():
         "encounters of a repeated document per epoch [1, 1048576]",
     )
     assert shown["optimizer.learning_rate"] == ("0.005", "peak (0, inf)")
-    assert shown["data.id_noise_per"][1].startswith("when it is drawn; encounter: at every repeat")
     assert shown["data.copies"][1].endswith("of a document | once: skip them")
     assert all(description for _, description in shown.values())
 
