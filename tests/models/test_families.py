@@ -19,7 +19,7 @@ from memsinks_jax.data.opened import nobody
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.models import hugging_face
+from memsinks_jax.models import config_json, hugging_face
 from memsinks_jax.models.importing import import_model
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import write_tokenizer
@@ -267,7 +267,7 @@ def test_settings_that_do_not_go_together_are_refused(name, change, message, wri
 def check_refused(name, change, message, written):
     content = json.loads((written(name)[0] / "config.json").read_text())
     with input_error(message):
-        hugging_face.read_config(content | change, "config.json")
+        config_json.read_config(content | change, "config.json")
 
 
 HUB = json.loads((pathlib.Path(__file__).parent / "configs_of_the_hub.json").read_text())
@@ -301,7 +301,7 @@ OLMO = {"rope_theta": 5e5, "norm_epsilon": 1e-6}
 def test_a_file_of_the_hub_is_read(name, sizes, fields):
     """`fields`: what differs from a Llama with our defaults."""
     content = HUB[name]
-    config = hugging_face.read_config(content, "config.json")
+    config = config_json.read_config(content, "config.json")
     assert config.model == ModelConfig(content["model_type"], *sizes, **LIKE_LLAMA | fields)
     assert config.data.row_length == content.get(
         "max_position_embeddings", content.get("n_positions")
@@ -311,13 +311,13 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
 def test_what_a_class_does_not_read_of_windows_says_nothing():
     content = HUB["vicuna-7b-v1.3"] | {"use_sliding_window": True, "sliding_window": 4096}
     content["layer_types"] = ["sliding_attention"] * 32
-    assert hugging_face.read_config(content, "config.json").model.window == 0
+    assert config_json.read_config(content, "config.json").model.window == 0
     content |= {
         "model_type": "mistral",
         "use_sliding_window": False,
         "layer_types": ["full_attention"] * 32,
     }
-    model = hugging_face.read_config(content, "config.json").model
+    model = config_json.read_config(content, "config.json").model
     assert (model.window, model.window_layers) == (4096, "")
 
 
@@ -330,11 +330,11 @@ def test_numbers_and_lists_are_read_whole():
             "llama3:32,1,4,1048576",
         ),
     ):
-        config = hugging_face.read_config(llama | {"rope_scaling": scaling}, "config.json")
+        config = config_json.read_config(llama | {"rope_scaling": scaling}, "config.json")
         assert config.model.rope_scaling == expected
     for name in ("layer_types", "no_rope_layers"):
         with input_error(f"{name} has 35 layers, and num_hidden_layers is 36"):
-            hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
+            config_json.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_numbers_and_lists_are_read_whole():
 )
 def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
     with input_error("config.json: (a value is of the wrong kind|model_type is )"):
-        hugging_face.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
+        config_json.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
 
 
 def test_an_export_names_no_code_that_it_lacks(tokenizer):
     content = HUB["Phi-3-mini-4k-instruct"]
-    config = hugging_face.read_config(content, "config.json")
-    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    config = config_json.read_config(content, "config.json")
+    written = config_json.write_config(config, config.model.hidden, tokenizer, "float32", content)
     assert "auto_map" not in written and written["original_max_position_embeddings"] == 4096
 
 
@@ -359,15 +359,15 @@ def test_an_export_names_no_code_that_it_lacks(tokenizer):
 def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, tokenizer):
     content = HUB[name]
     fields = {"data.row_length": length}
-    config = with_fields(hugging_face.read_config(content, "config.json"), fields)
-    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
-    assert hugging_face.read_config(written, "config.json").data.row_length == expected
+    config = with_fields(config_json.read_config(content, "config.json"), fields)
+    written = config_json.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    assert config_json.read_config(written, "config.json").data.row_length == expected
 
 
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
     with input_error("rope_type is 'longrope'; only default, linear and llama3"):
-        hugging_face.read_config(HUB["Phi-4-mini-instruct"], "config.json")
+        config_json.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
 def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):

@@ -19,7 +19,7 @@ from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.gguf_file import open_gguf
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.loop import train_and_evaluate
-from memsinks_jax.models import gguf_model, hugging_face
+from memsinks_jax.models import config_json, gguf_model, hugging_face
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.importing import import_model
 from memsinks_jax.models.initial import inherit
@@ -103,7 +103,7 @@ def write(path, name, pieces, kind=None):
     family, content = MODELS[name]
     architecture = name.split(" ")[0]
     content = {"model_type": family, "vocab_size": pieces.get_vocab_size(), **content}
-    config = hugging_face.read_config(content, "here")
+    config = config_json.read_config(content, "here")
     draw, tensors = np.random.default_rng(0), {}
     for tensor in hugging_face.tensors(config, config.model.hidden):
         tensors[tensor.name] = draw.normal(0, 0.3, tensor.shape).astype(np.float32)
@@ -171,7 +171,7 @@ def test_a_file_is_the_model_that_was_written(name, pieces, tmp_path):
     content, tensors = write(path, name, pieces)
     assert not Stored(path).is_run
     config, tokenizer, params = open_folder(path)
-    expected = hugging_face.read_config(content, "here")
+    expected = config_json.read_config(content, "here")
     assert config.model == expected.model and config.data == expected.data
     wanted = hugging_face.ours(expected, expected.model.hidden, tensors.__getitem__)
     exact = 1e-6 if name == "gemma3" else 0  # one is added and taken away
