@@ -47,8 +47,8 @@ def folder(tmp_path_factory):
     have read, one that none has.
     """
     folder = tmp_path_factory.mktemp("audit")
-    fields = {"data.repeated_documents": 4, "data.repeats": "ladder"}
-    fields |= {"canaries.documents": 4, "canaries.length": 16}
+    fields = {"data.repeated_documents": 4, "canaries.documents": 4, "canaries.length": 16}
+    fields |= {"data.schedule": "memsinks_jax.studies.schedules:Ladder"}
     config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
     oracle = with_fields(config, {"sinks.kind": "none", "data.repeats": "remove"})

@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "editing": {"atomic", "config", "reporting", "sinks", "data", "model", "models", "runs"},
     "measures": {
         "config",
+        "plugin",
         "sinks",
         "data",
         "model",
