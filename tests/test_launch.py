@@ -92,7 +92,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         {"text": stories.story(4, number).text, "author": f"author{number:03}"}
         for number in range(20)
     ]
-    write_lines(clone / "mail" / "mail.jsonl", mail)
+    write_lines(clone / "mail" / "mail.jsonl", 2 * mail)
     (clone / "chats").mkdir()
     talk = [
         {"role": "user", "content": "Where was Anna born?"},
