@@ -99,7 +99,9 @@ def test_audit_of_a_run(folder, result, explored):
 
 
 def test_every_row_of_the_page_is_measured(result):
-    """The page leaves out what was not measured, and so would a row whose measure has another name."""
+    """The page leaves out what was not measured, and so would a row whose measure has another
+    name.
+    """
     shown = [row[0] for table in pages.tables(result) for row in table.rows]
     asked = [label for *_, measures in pages._sections(result) for label, *_ in measures]
     assert [label for label in shown if OFTEN not in label] == asked
@@ -231,7 +233,9 @@ def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
 
 @pytest.mark.parametrize("mode", ["drop", "own"])
 def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatch):
-    """With the cache, a canary costs what it costs in its document; an alternative what it would."""
+    """With the cache, a canary costs what it costs in its document; an alternative what it
+    would.
+    """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     seen = []
     monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
@@ -304,7 +308,9 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
 
 @pytest.mark.slow
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
-    """An exported model measures like the run with its sinks dropped; its documents must be given."""
+    """An exported model measures like the run with its sinks dropped; its documents must be
+    given.
+    """
     files = {
         "members_files": str(folder / "read.txt"),
         "non_members_files": str(folder / "new.txt"),

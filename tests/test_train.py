@@ -1,4 +1,6 @@
-"""Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never half-written."""
+"""Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never
+half-written.
+"""
 
 import logging
 import os

@@ -49,7 +49,9 @@ def spared(config: Config, removed_LF: np.ndarray, others: np.ndarray, most: int
 
 
 def _users(config: Config, identities: np.ndarray) -> np.ndarray:
-    """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared neurons."""
+    """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared
+    neurons.
+    """
     parts = sinks.partition(config.model, config.sinks)
     masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks)
     found = np.zeros((config.model.layers, sum(parts)), int)

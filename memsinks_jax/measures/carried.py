@@ -29,7 +29,9 @@ def has_own(config: Config) -> bool:
 
 
 def own_sinks(run: Trained, documents: Documents) -> list[Own]:
-    """The sinks of each document; none if it has none of its own, or they never opened in training."""
+    """The sinks of each document; none if it has none of its own, or they never opened in
+    training.
+    """
     if not has_own(run.config):
         return [[] for _ in documents.tokens]
     config, parts = run.config, sinks.partition(run.config.model, run.config.sinks)

@@ -194,7 +194,9 @@ class Texts:
 
 
 class _Shown(NamedTuple):
-    """All that was found of the documents of the page; `[i]` of every list belongs to document i."""
+    """All that was found of the documents of the page; `[i]` of every list belongs to document
+    i.
+    """
 
     texts: Texts
     documents: Documents

@@ -21,7 +21,9 @@ class Measured(NamedTuple):
 
 
 def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.inf) -> Measured:
-    """Student's interval of a mean over documents (documents,), clipped to the range of the values."""
+    """Student's interval of a mean over documents (documents,), clipped to the range of the
+    values.
+    """
     bounds = claims.interval([float(value) for value in values])
     return Measured(
         float(np.mean(values)), bounds and [max(bounds[0], lowest), min(bounds[1], highest)]

@@ -108,7 +108,9 @@ class HarnessModel(LM):
         return totals
 
     def generate_until(self, requests) -> list[str]:
-        """(context, settings) -> the continuation of the context, up to one of settings["until"]."""
+        """(context, settings) -> the continuation of the context, up to one of
+        settings["until"].
+        """
         answers = []
         for request in requests:
             context, settings = request.args

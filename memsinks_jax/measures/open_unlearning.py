@@ -60,7 +60,9 @@ def export_for_open_unlearning(
 
 
 def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
-    """Lines whose prompt is what opens documents: without it the first token would not be scored."""
+    """Lines whose prompt is what opens documents: without it the first token would not be
+    scored.
+    """
     begin = exported_tokenizer(tokenizer).id_to_token(tokenizer.begin_of_text)
     texts = list(map(tokenizer.decode, documents.tokens))
     pairs = zip(texts, documents.tokens, strict=True)

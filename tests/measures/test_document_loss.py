@@ -251,7 +251,9 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
 
 @pytest.mark.parametrize("kind", ["one_document", "packed"])
 def test_rows_are_as_long_as_their_documents(world, kind):
-    """A few powers of two, few rows for few documents; the losses are those of full rows, in order."""
+    """A few powers of two, few rows for few documents; the losses are those of full rows, in
+    order.
+    """
     config, corpus, params = world
     config = with_fields(config, {"data.row_length": 1024, "data.rows": kind})
     tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]

@@ -151,7 +151,9 @@ def relearn(
 def _best(
     losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]
 ) -> dict:
-    """The result at the attacker's rate: the fewest steps, and among equal ones the most recovered."""
+    """The result at the attacker's rate: the fewest steps, and among equal ones the most
+    recovered.
+    """
     steps = losses_NRS.shape[2] - 1
     starts_R, thresholds_R = targets.starts_R[which], targets.thresholds_R[which]
     reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])

@@ -137,7 +137,9 @@ def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
 
 
 def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict[str, jax.Array]:
-    """Means over all targets of batches of rows: of the sites (L, width), of the embeddings (D,)."""
+    """Means over all targets of batches of rows: of the sites (L, width), of the embeddings
+    (D,).
+    """
     nats = reader(config, mode)
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     shape = batches[0]["inputs"].shape

@@ -38,7 +38,9 @@ class BalancedSubnetSettings:
 
 
 def initial(params: dict, settings: BalancedSubnetSettings) -> dict[str, jax.Array]:
-    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 / inputs)."""
+    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 /
+    inputs).
+    """
     seed, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
     for number, name in enumerate(MATRICES):
         if name in params["layers"]:

@@ -1,4 +1,6 @@
-"""Tunes Hard Concrete as the paper does: on a few documents, by the held-out loss after dropping."""
+"""Tunes Hard Concrete as the paper does: on a few documents, by the held-out loss after
+dropping.
+"""
 
 import dataclasses
 from collections.abc import Sequence

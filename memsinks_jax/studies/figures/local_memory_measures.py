@@ -109,7 +109,9 @@ def of_site(probe: Probe, found: list[SiteEdit], text: Text) -> dict:
 
 
 def compared(probe: Probe, found: list[SiteEdit], text: Text, seed: int) -> dict:
-    """Means over edits of other distances and of other ways to edit -> {"distances", "baselines"}."""
+    """Means over edits of other distances and of other ways to edit -> {"distances",
+    "baselines"}.
+    """
     usable = [f for f in found if f.memory is not None]
     distances = [ablation(probe, f) for f in usable]
     ways = [baselines(probe, f, text, seed) for f in usable]

@@ -263,7 +263,9 @@ def traced(
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
-    """For a page: how the methods searched, from the runs that were measured; nothing if none was."""
+    """For a page: how the methods searched, from the runs that were measured; nothing if none
+    was.
+    """
     runs = [run for run in runs if methods[0] in run.details]
     if not runs:
         return []

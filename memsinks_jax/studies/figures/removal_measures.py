@@ -64,7 +64,9 @@ def answer_nats(
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:
-    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same relation."""
+    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same
+    relation.
+    """
     found = []
     for fact in facts:
         others = dict.fromkeys(other.answer for other in facts if other.relation == fact.relation)

@@ -1,4 +1,6 @@
-"""Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
+"""Sections shared by several figures' pages: what models recite, the entropy floor, open
+choices.
+"""
 
 import pathlib
 from collections.abc import Iterable, Sequence

@@ -184,7 +184,9 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
-    """Ids to ask with, uint32 (n, 2); an author whom the model never read, and "", have no sinks."""
+    """Ids to ask with, uint32 (n, 2); an author whom the model never read, and "", have no
+    sinks.
+    """
     none = ids.numbered_id(group_id(""), -1)
     return np.stack([run.group_id(name) if name in run.groups else none for name in authors])
 

@@ -95,7 +95,9 @@ def _one_at_a_time(
     texts: Sequence[str],
     whose: Sequence[str],
 ) -> dict:
-    """Every question, and every text, is asked of the model with the adapter of its author alone."""
+    """Every question, and every text, is asked of the model with the adapter of its author
+    alone.
+    """
     found, sums = {name: {} for name in sets}, np.zeros(2)
     authors = {name: [row.get("author", "") for row in rows] for name, rows in sets.items()}
     for author in sorted({*itertools.chain(whose, *authors.values())}):

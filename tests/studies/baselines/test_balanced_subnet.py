@@ -1,4 +1,6 @@
-"""BalancedSubnet against its steps written out in numpy; settings chosen on half of the documents."""
+"""BalancedSubnet against its steps written out in numpy; settings chosen on half of the
+documents.
+"""
 
 import jax
 import numpy as np

@@ -1,4 +1,6 @@
-"""Hard Concrete and slimming: their formulas, and the loop that learns masks against a plain one."""
+"""Hard Concrete and slimming: their formulas, and the loop that learns masks against a plain
+one.
+"""
 
 import dataclasses
 

@@ -156,7 +156,9 @@ def test_errors_of_finite_data_are_those_of_a_plain_loop(rho):
 
 
 def test_thresholded_scheme_of_samples_stores_the_most_frequent():
-    """With room for all that is kept the error is the mass of the rest, of which a guess gets 1/M."""
+    """With room for all that is kept the error is the mass of the rest, of which a guess gets
+    1/M.
+    """
     law = model.zipf(40, 1.0)
     errors = model.finite_data([0], 40, law, M, (4096,), (20000,), 0.0, [10])
     assert errors.mean() == pytest.approx(law.p_N[10:].sum() * (1 - 1 / M), abs=0.02)

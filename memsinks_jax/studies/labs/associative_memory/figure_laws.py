@@ -134,7 +134,9 @@ def _infinite(settings: FigureSettings, n: int) -> tuple[model.Law, np.ndarray]:
 
 
 def _power(law: model.Law, rho: float) -> np.ndarray:
-    """q_rho scaled to a maximum of 1. Recall ignores the scale, and float32 reaches further down."""
+    """q_rho scaled to a maximum of 1. Recall ignores the scale, and float32 reaches further
+    down.
+    """
     return (law.p_N / law.p_N[0]) ** rho
 
 
