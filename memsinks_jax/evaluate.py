@@ -38,8 +38,14 @@ class Options:
 
 
 def main(options: Options) -> dict:
-    about = options.files, options.documents, options.memory, options.group
-    result = evaluate(options.workdir, options.sinks, *about)
+    result = evaluate(
+        options.workdir,
+        options.sinks,
+        options.files,
+        role=options.documents,
+        memories=options.memory,
+        group=options.group,
+    )
     if not options.per_document:
         del result["per_document"]
     else:

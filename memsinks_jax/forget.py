@@ -30,12 +30,7 @@ class Options:
     workdir: pathlib.Path = option(
         REQUIRED, "Training run, or a folder with sinks, by forget or export."
     )
-    documents: str = option("", "Path or glob of files with the documents to remove.")
-    ids: tuple[str, ...] = option(
-        (), "Ids of the documents to remove, from the run's documents.jsonl."
-    )
-    group: str = option("", "Group to remove, for runs with ids by group and folders of sources.")
-    text: str = option("", "With sinks by context: a file, or the text itself, to remove.")
+    asked: Request
     others: str = option("", "Glob of other learned documents; empty: the run's repeated ones.")
     held_out: str = option("", "Glob of documents never read; empty: the run's held-out ones.")
     spare: int | None = option(
@@ -53,16 +48,15 @@ class Options:
 
 
 def main(options: Options) -> dict:
-    asked = Request(options.documents, options.ids, options.group, options.text)
     receipt = forget(
         options.workdir,
-        asked,
+        options.asked,
         options.out,
-        options.others,
-        options.held_out,
-        options.spare,
-        options.evidence,
-        options.shared,
+        others=options.others,
+        held_out=options.held_out,
+        spare=options.spare,
+        evidence=options.evidence,
+        shared=options.shared,
     )
     print(report.plain_table(*receipts.loss_table(receipt)), file=sys.stderr)
     logger.info(

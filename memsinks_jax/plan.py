@@ -184,9 +184,9 @@ def main(options: Options) -> dict:
     return plan(
         inherit(options.config, given=command_line.given()),
         options.topology,
-        options.slices,
-        options.documents_per_row,
-        options.nodes,
+        slices=options.slices,
+        documents_per_row=options.documents_per_row,
+        nodes=options.nodes,
     )
 
 
