@@ -133,9 +133,9 @@ def _define_config(default: str | None) -> None:
 
 def _read(options: type):
     """An instance of a dataclass of options; a path that is empty is None. Raises InputError."""
-    values, needed = {}, []
+    fields, values = dataclasses.fields(options), {}
     # The last ones first: a config is read when the flags themselves are known to go together.
-    for field in reversed(dataclasses.fields(options)):
+    for field in reversed(fields):
         name, kind = field.name, _kind(field)
         if dataclasses.is_dataclass(kind) and kind is not Config:
             values[name] = _read(kind)
@@ -146,9 +146,8 @@ def _read(options: type):
         else:
             absent = value is None or (kind is pathlib.Path and not value)
             values[name] = None if absent else kind(value)
-            needed = [name, *needed] if field.default is REQUIRED else needed
     found = options(**values)
-    require(found, *needed)
+    require(found, *(field.name for field in fields if field.default is REQUIRED))
     return found
 
 
