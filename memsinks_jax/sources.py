@@ -91,8 +91,8 @@ def main(options: Options) -> dict:
     if options.merge:
         if found.config.sinks.traits.by_context:
             raise InputError(
-                f"{options.folder} has sinks by context, which are no part of a plain model's weights; "
-                "memsinks_jax.export --sinks=keep puts its sources together"
+                f"{options.folder} has sinks by context, which are no part of a plain model's "
+                "weights; memsinks_jax.export --sinks=keep puts its sources together"
             )
         from memsinks_jax.models.exporting import export  # brings jax
 

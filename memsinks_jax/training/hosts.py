@@ -54,7 +54,8 @@ class Hosts:
 
     coordinator: str = setting(
         "",
-        "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, Open MPI).",
+        "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, "
+        "Open MPI).",
     )
     processes: int = setting(1, "Number of processes, with --coordinator=HOST:PORT.", 1)
     process: int = setting(0, "Rank of this process, from 0.", 0)
