@@ -8,7 +8,7 @@ A run takes about two and a half minutes on one core. docs/results.md has sinks 
 Expect, seeds 0 and 1: the AUC by loss of stories read 8 times or more is .99 with the standard
 model, .98 with sinks_paper, dropped, and .45 with no_repeat. Given 50 tokens, these recite .30 of
 all repeated stories, none, and none. `reproduce --figure=audit` has the rest. The oracle is
-no_repeat: no_repeat_steps takes as many steps as if all 80 were read 128 times.
+no_repeat.
 
     python -m memsinks_jax.train --config=configs/repeat_ladder.py:sinks \
       --workdir=runs/ladder-sinks
@@ -23,7 +23,11 @@ from memsinks_jax.variants import VARIANTS, choose, make_config, open_config
 
 _REPETITION = open_config(pathlib.Path(__file__).with_name("ts_repetition.py"))
 
-_LADDER = {"data.repeats": "ladder", "data.repeated_documents": 80, "canaries.documents": 80}
+_LADDER = {
+    "data.schedule": "memsinks_jax.studies.schedules:Ladder",
+    "data.repeated_documents": 80,
+    "canaries.documents": 80,
+}
 PRESETS = {
     "laptop": {**_LADDER, "data.row_length": 160},
     # With as many encounters of repeated stories.

@@ -22,7 +22,7 @@ too few to be memorized. So the laptop preset has small batches.
 from memsinks_jax.config import Config
 from memsinks_jax.variants import VARIANTS, choose, make_config
 
-EVERY_PRESET = {"data.repeat_every": 40}
+EVERY_PRESET = {"data.schedule": "memsinks_jax.studies.schedules:EveryNth,steps=40"}
 PRESETS = {
     # Two stories, since one is one sample; small batches, so that 30 encounters are enough to learn
     # them.
@@ -31,10 +31,10 @@ PRESETS = {
         "data.repeated_documents": 2,
         "training.batch_size": 4,
     },
-    # As the paper preset of ts_repetition.py: 20 thousand stories a pass, 2 passes.
+    # As many tokens as the paper preset of ts_repetition.py: twice the stories, in one pass.
     "paper": {
         "data.repeated_documents": 1,
-        "data.unique_documents": 20_000,
+        "data.unique_documents": 40_000,
         "data.held_out_documents": 1000,
         "data.row_length": 512,
         "data.vocabulary_size": 8192,
@@ -47,7 +47,6 @@ PRESETS = {
         "optimizer.b2": 0.95,
         "optimizer.weight_decay": 0.1,
         "training.batch_size": 32,
-        "training.epochs": 2,
         "training.evaluate_every": 100,
     },
 }

@@ -114,12 +114,13 @@ class DataConfig:
         "keep",
         "encounters of repeated documents per epoch",
         keep="`repetitions` of each",
-        ladder="`repetitions`, half of it, a quarter, ... 1, then from the top",
         remove="none (variant no_repeat)",
         once="1 (variant deduplicated)",
     )
-    repeat_every: int = setting(
-        0, "every N-th batch contains all repeated documents; 0: in random order", 0
+    schedule: str = setting(
+        "",
+        "MODULE:CLASS,SETTING=VALUE of an experiment's schedule of repeats, such as those in "
+        "memsinks_jax.studies.schedules; empty: the usual one",
     )
     ids: str = choice(
         "content",
@@ -127,15 +128,6 @@ class DataConfig:
         content="64-bit hash of the tokens",
         group="hash of the name of its group",
         near_duplicate="id of the first document of its cluster of edited copies",
-    )
-    id_noise: float = setting(
-        0.0, "the paper's d: probability that a repeated document gets a random id", 0, 1
-    )
-    id_noise_per: str = choice(
-        "encounter",
-        "when it is drawn",
-        encounter="at every repeat",
-        document="once, so that an id is always right or always wrong",
     )
     rows: str = choice(
         "auto",
@@ -583,29 +575,10 @@ def validate(config: Config) -> Config:
             raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
     _validate_model(config.model)
     data = config.data
-    if data.repeat_every and not 0 < data.repeated_documents <= config.training.batch_size:
+    if config.training.repeats_capped_at and data.repeated_documents < 0:
         raise InputError(
-            f"config.data.repeat_every is {data.repeat_every}, but {data.repeated_documents} "
-            "repeated documents do not fit "
-            f"into one batch of {config.training.batch_size}; set config.data.repeated_documents "
-            "to a number that does"
-        )
-    if data.repeats == "ladder" and (
-        data.repeat_every or config.general.token_budget or data.repeated_documents < 0
-    ):
-        raise InputError(
-            "config.data.repeats is ladder, which excludes config.data.repeat_every (it sets "
-            "when documents appear), "
-            "config.data.repeated_documents=-1 (the files set how often) and "
-            "config.general.token_budget (it counts all "
-            "repeats); choose one of them"
-        )
-    if config.training.repeats_capped_at and (data.repeat_every or data.repeated_documents < 0):
-        raise InputError(
-            "config.training.repeats_capped_at caps what the plan repeats, neither what "
-            "config.data.repeat_every schedules "
-            "nor what the files hold more than once (config.data.repeated_documents=-1); leave "
-            "one of them out"
+            "config.training.repeats_capped_at caps what the plan repeats, not what the files hold "
+            "more than once (config.data.repeated_documents=-1); leave one of them out"
         )
     _validate_groups(config, values)
     chosen = max(data.repeated_documents, 0)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from memsinks_jax import plugin
 from memsinks_jax.config import Config, InputError, to_json
 from memsinks_jax.data.contexts import rows_of
 from memsinks_jax.data.corpus import Corpus, entropy_floor, load_corpus
@@ -48,7 +49,7 @@ from memsinks_jax.training.checkpoint import (
 )
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import PROBES, Monitor
-from memsinks_jax.training.program import Program, train_program
+from memsinks_jax.training.program import Program, shared_program
 from memsinks_jax.training.record import Record
 from memsinks_jax.training.step import TrainState
 from memsinks_jax.training.watchdog import Watchdog
@@ -314,7 +315,7 @@ def _open(
     steps = rows.steps
 
     # State: shapes give shardings, shardings place what is initialised or restored.
-    program = train_program(config, steps, mesh, rows.documents_per_row)
+    program = shared_program(config, steps, mesh, rows.documents_per_row)
     initial, before = [], nobody()  # emptied when the run begins, which needs all of the memory
     if config.model.initial and progress is None:
         params, before = _initial(config, corpus, program.state.params)
@@ -446,17 +447,12 @@ def _monitor(
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
-    """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or "" (none).
-
-    Documents that appear in every N-th batch are measured before and after each step that sees
-    them, and one step later: the cycle of learning and forgetting (paper section 5.4).
-    """
+    """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or "" (none)."""
     if not config.data.held_out_documents and not config.data.repeated_documents:
         return ""
     if step % config.training.evaluate_every == 0 or step == steps:
         return "run"
-    every = config.data.repeat_every
-    return "repeated" if every and step >= every - 1 and step % every in (every - 1, 0, 1) else ""
+    return "repeated" if plugin.schedule(config).is_watched(step) else ""
 
 
 def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps: int) -> str:

@@ -16,16 +16,17 @@ import signal
 import subprocess
 import sys
 
+import multiprocess
 import pytest
 
 from memsinks_jax.config import (
     Config,
     DataConfig,
+    InputError,
     ModelConfig,
     OptimizerConfig,
     SinksConfig,
     TrainingConfig,
-    flatten,
     validate,
     with_fields,
 )
@@ -89,11 +90,9 @@ def tiny_config() -> Config:
         model=ModelConfig(layers=2, d_model=16, heads=2, hidden=32),
         training=TrainingConfig(batch_size=8, log_every=1, evaluate_every=2, checkpoint_every=2),
     )
-    config = with_fields(
-        config, {"optimizer": OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)}
-    )
-    config = with_fields(config, {"sinks.shared_fraction": 0.5, "mesh.data": 8})
-    return validate(config)
+    optimizer = OptimizerConfig(learning_rate=3e-3, b2=0.95, weight_decay=0.1)
+    fields = {"optimizer": optimizer, "sinks.shared_fraction": 0.5, "mesh.data": 8}
+    return validate(with_fields(config, fields))
 
 
 def seal_of(workdir: pathlib.Path, weights: str, data: str = "") -> None:
@@ -105,18 +104,30 @@ def seal_of(workdir: pathlib.Path, weights: str, data: str = "") -> None:
     (checkpoint / "seal.json").write_text(json.dumps({"files": files}))
 
 
-def prepare_apart(
-    source: pathlib.Path, out: pathlib.Path, tokenizer: pathlib.Path, **flags
-) -> None:
-    """Prepares a corpus in another process: it forks, which a process that uses jax may not."""
-    flags |= {"input": source, "out": out, "tokenizer": tokenizer}
-    command = [
-        sys.executable,
-        "-m",
-        "memsinks_jax.prepare",
-        *(f"--{name}={value}" for name, value in flags.items()),
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+def python(*words, cwd=ROOT, **options) -> subprocess.CompletedProcess:
+    """What Python in a process of its own did and said."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, **options)
+
+
+def read_lines(path: pathlib.Path) -> list:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: pathlib.Path, rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """Of all files in a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def input_error(message: str):
+    """Expects an InputError that says so."""
+    return pytest.raises(InputError, match=message)
 
 
 EVERYBODY = Opened(SinksConfig(opens_at=1), nobody)  # has sinks that are open
@@ -127,74 +138,24 @@ def tiny() -> Config:
     return tiny_config()
 
 
-# Fields that do not enter the program: runs that differ in them alone share one. test_settings.py
-# changes them all. What is not named here does enter, a new field too.
-NOT_COMPILED = (
-    "variant",
-    "data.files",
-    "data.unique_documents",
-    "data.repeated_documents",
-    "data.repetitions",
-    "data.held_out_documents",
-    "data.held_out_by",
-    "data.copies",
-    "data.repeats",
-    "data.repeat_every",
-    "data.ids",
-    "data.id_noise",
-    "data.id_noise_per",
-    "data.rows",
-    "data.tokenizer",
-    "general.files",
-    "general.token_budget",
-    "canaries.documents",
-    "canaries.length",
-    "model.initial",
-    "training.epochs",
-    "training.steps",
-    "training.repeats_capped_at",
-    "training.count_removed_repeats",
-    "training.log_every",
-    "training.evaluate_every",
-    "training.checkpoint_every",
-    "training.keep_every",
-    "training.skips_in_a_row",
-    "monitor.seen_over",
-)
-
-
-def compiled(config: Config) -> Config:
-    """What of a config enters the program; of the monitor's steps, whether there are any."""
-    defaults = flatten(Config())
-    fixed = {name: defaults[name] for name in NOT_COMPILED} | {
-        "monitor.every": min(config.monitor.every, 1)
-    }
-    return with_fields(config, fixed)
-
-
-@functools.cache
-def _program(config, optimizer, *others):
-    from memsinks_jax.training import program
-
-    return program.train_program(config, *others)
-
-
-def train_program(config, *others):
-    """That of training/program.py, traced once in a process: it takes most of a small run's time."""
-    from memsinks_jax.training import step
-
-    # some tests put another optimizer there
-    return _program(compiled(config), step.make_optimizer, *others)
-
-
 @pytest.fixture(autouse=True, scope="session")
-def shared_programs():
-    """Runs of one process share them."""
-    from memsinks_jax import loop
-
+def spawned_managers():
+    """Of datatrove, which forks one: a process that has started jax may not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train_program", train_program)
+        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
         yield
+
+
+@pytest.fixture
+def plain_sgd(monkeypatch):
+    """Steps are of plain SGD with a rate of 1, in programs that no other test gets."""
+    import optax
+
+    from memsinks_jax.training import program, step
+
+    monkeypatch.setattr(step, "make_optimizer", lambda *_: optax.sgd(1.0))
+    own = functools.cache(program._of_this_process.__wrapped__)
+    monkeypatch.setattr(program, "_of_this_process", own)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -211,78 +172,14 @@ def few_programs():
         gc.collect()
 
 
-# A file is one worker's: those that take longest are begun first, so that no worker waits at the
-# end for the other. Of the first ones, the slow tests are.
-LONG = (
-    "test_processes",
-    "test_launch",
-    "test_chaos",
-    "test_suite",
-    "test_associative_memory_command",
-    "test_published",
-    "test_first_steps",
-    "test_disjoint",
-    "test_settings",
-    "test_active_rows",
-    "test_step",
-    "test_commands",
-    "test_edit",
-    "test_train",
-    "test_whose_sinks_are_on",
-    "test_launch_scripts",
-    "test_sources",
-    "test_associative_memory",
-    "test_hugging_face",
-    "test_generation",
-    "test_audit",
-    "test_induction_head_command",
-    "test_induction_head_training",
-    "test_induction_head",
-    "test_checkpoint",
-    "test_forget",
-    "test_prepare",
-    "test_gradient_masking",
-    "test_evals",
-    "test_export",
-    "test_rows_properties",
-    "test_origin",
-    "test_decoder",
-    "test_plan",
-    "test_moved",
-    "test_sinks",
-    "test_vocabulary",
-    "test_patching",
-    "test_associative_memory_sinks",
-    "test_local_memory",
-    "test_monitor",
-    "test_trained",
-    "test_guard",
-    "test_selective_masking",
-    "test_attention",
-    "test_linear_network",
-    "test_seal",
-    "test_associative_memory_training",
-    "test_learned_masks",
-    "test_house",
-    "test_api",
-    "test_scores",
-)
-
-
-def pytest_collectstart():
-    """What tests import is this module, with the programs that runs share; pytest has another name
-    for it.
-    """
-    sys.modules["conftest"] = sys.modules[__name__]
-
-
 # mark: module, package
 COMPILERS = {"tpu": ("libtpu", "'jax[tpu]'"), "gpu": ("jax_cuda12_plugin", "'.[plan-gpu]'")}
 
 
 def pytest_collection_modifyitems(items):
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    # A file is one worker's: those that take minutes are begun first, so that no worker waits at
+    # the end for the other.
+    items.sort(key=lambda item: not item.get_closest_marker("long"))
     for mark, (module, package) in COMPILERS.items():
         if importlib.util.find_spec(module) is None:
             skip = pytest.mark.skip(reason=f"the compiler is not installed: pip install {package}")

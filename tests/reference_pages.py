@@ -32,13 +32,9 @@ What to import, with its docstrings. `open_model`, `Model` and `InputError` are 
 in a docstring gives the dtype and the shape of the result.
 """
 # Modules, and the names that are shown of each; None: all that are public.
-_SHOWN = {
-    "memsinks_jax.api": None,
-    "memsinks_jax.config": ("InputError",),
-    "memsinks_jax.model.generation": ("Settings",),
-    "memsinks_jax.sinks": ("document_masks",),
-    "memsinks_jax.data.ids": ("content_id",),
-}
+_SHOWN = {"memsinks_jax.api": None, "memsinks_jax.config": ("InputError",)}
+_SHOWN |= {"memsinks_jax.model.generation": ("Settings",)}
+_SHOWN |= {"memsinks_jax.sinks": ("document_masks",), "memsinks_jax.data.ids": ("content_id",)}
 
 
 def settings_page() -> str:

@@ -1,7 +1,6 @@
 """A model opened in Python gives the same results as the commands."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, prepare_apart, tiny_config
+from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -21,6 +20,7 @@ from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.evals.documents import Documents
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Settings
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 
 
@@ -104,10 +104,7 @@ def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
         model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"})
     )
     monkeypatch.setattr(model, "run", edited)
-    with pytest.raises(
-        InputError,
-        match="was trained with ids by near_duplicate: sinks=own is not defined for other",
-    ):
+    with input_error("was trained with ids by near_duplicate: sinks=own is not defined for other"):
         model.loss(["Once"], sinks="own")
 
 
@@ -162,7 +159,7 @@ def test_a_package_that_is_started_keeps_its_signals(tmp_path):
 
 def test_importing_the_package_does_not_import_jax():
     code = "import sys, memsinks_jax; print(memsinks_jax.__version__, 'jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.split() == [memsinks_jax.__version__, "False"]
 
 
@@ -184,18 +181,10 @@ def asked(tmp_path_factory):
     tokenizer.write_bytes(train_tokenizer(drawn, 400).model)
     for name, texts in (("read", drawn[:30]), ("other", drawn[30:])):
         rows = [{"q": f"{'Who? ' * (n * 7 % 23)}{n}", "text": text} for n, text in enumerate(texts)]
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        prepare_apart(
-            place / f"{name}.jsonl",
-            place / name,
-            tokenizer,
-            prompt_field="q",
-            near_duplicates="none",
-        )
-    config = with_fields(
-        tiny_config(), {"data.files": str(place / "read"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"training.steps": 2, "data.row_length": 80})
+        asked = {"prompt_field": "q", "near_duplicates": "none"}
+        prepare([write_lines(place / f"{name}.jsonl", rows)], str(tokenizer), place / name, **asked)
+    fields = {"data.files": str(place / "read"), "data.unique_documents": -1}
+    config = with_fields(tiny_config(), fields | {"training.steps": 2, "data.row_length": 80})
     train_and_evaluate(config, place / "run")
     return place
 
@@ -205,7 +194,7 @@ def test_all_losses_are_those_of_answers(asked):
     and what they count.
     """
     corpus, row = workdirs.read_corpus(asked / "run"), 80
-    *_, last = map(json.loads, (asked / "run" / "metrics.jsonl").read_text().splitlines())
+    *_, last = read_lines(asked / "run" / "metrics.jsonl")
     for role, measured in (
         ("held_out", last["held_out_loss"]),
         ("repeated", last["repeated_loss"]),
@@ -223,9 +212,8 @@ def test_all_losses_are_those_of_answers(asked):
     source = Prepared(asked / "other")
     counts = np.maximum(np.minimum(source.lengths.astype(int) + 1, row) - source.prompts, 0)
     found = evaluate(asked / "run", "drop", str(asked / "other"))
-    assert found["tokens"] == counts.sum() and found["documents"] == (counts > 0).sum() < len(
-        counts
-    )
+    assert found["tokens"] == counts.sum()
+    assert found["documents"] == (counts > 0).sum() < len(counts)
     model = memsinks_jax.open_model(asked / "run")
     first = Documents([source.read(0)], source.identities[:1], answers=[source.answers(0)])
     batches = model.document_losses(first, "drop")

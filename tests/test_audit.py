@@ -52,7 +52,12 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
     config = tiny_config()
     config = with_fields(
-        config, {"data.repeated_documents": 4, "data.repeats": "ladder", "canaries.documents": 4}
+        config,
+        {
+            "data.repeated_documents": 4,
+            "data.schedule": "memsinks_jax.studies.schedules:Ladder",
+            "canaries.documents": 4,
+        },
     )
     config = with_fields(config, {"canaries.length": 16})
     train_and_evaluate(config, folder / "run")

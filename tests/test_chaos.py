@@ -12,7 +12,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import CACHE, FAST_COMPILER, ROOT
+from conftest import CACHE, FAST_COMPILER, ROOT, python
 
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.runs import workdir as workdirs
@@ -22,25 +22,16 @@ from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.training.step import init_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # Fewer where time is short.
-KILLS, TERMS = (
-    int(os.environ.get("MEMSINKS_JAX_KILLS", "50")),
-    int(os.environ.get("MEMSINKS_JAX_TERMS", "20")),
-)
+KILLS = int(os.environ.get("MEMSINKS_JAX_KILLS", "50"))
+TERMS = int(os.environ.get("MEMSINKS_JAX_TERMS", "20"))
 STEPS = 60
-FLAGS = (
-    f"--config={ROOT}/configs/smoke.py",
-    f"--config.training.steps={STEPS}",
-    "--config.training.checkpoint_every=3",
-    "--config.training.evaluate_every=7",
-    "--config.model.layers=1",
-    "--config.model.d_model=16",
-    "--config.monitor.every=5",
-    "--config.monitor.seen_over=3",
-    "--config.monitor.counters=1024",
-)
+FIELDS = """training.checkpoint_every=3 training.evaluate_every=7 model.layers=1 model.d_model=16
+monitor.every=5 monitor.seen_over=3 monitor.counters=1024"""
+FLAGS = f"--config={ROOT}/configs/smoke.py", *map("--config.{}".format, FIELDS.split())
+FLAGS += (f"--config.training.steps={STEPS}",)
 
 
 def start(workdir, *flags, devices=1):
@@ -53,14 +44,8 @@ def start(workdir, *flags, devices=1):
     # To files: a pipe that nobody reads fills up, and one that a killed run's child holds never
     # ends.
     with (workdir.parent / "out.log").open("a") as out:
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=environment,
-            start_new_session=True,
-        )
+        into = {"stdout": out, "stderr": subprocess.STDOUT, "start_new_session": True}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, **into)
     _started.append(process)
     return process
 
@@ -94,11 +79,11 @@ def outcome(workdir):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     state = checkpoints.restore(sharding.placed(shapes, mesh))
     checkpoints.close()
-    lines = [
-        {k: v for k, v in line.items() if k != "tokens_per_second"}
-        for line in read_metrics(workdir)
-    ]
-    return jax.device_get(state), lines
+    return jax.device_get(state), but_for_the_speed(workdir)
+
+
+def but_for_the_speed(workdir):
+    return [line | {"tokens_per_second": 0} for line in read_metrics(workdir)]
 
 
 def assert_same(workdir, undisturbed):
@@ -134,13 +119,8 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
                 kills += 1
                 folder = workdir / "checkpoints"
                 saving = folder.exists() and any("tmp" in path.name for path in folder.iterdir())
-                hit.add(
-                    "in a save"
-                    if saving
-                    else "elsewhere"
-                    if workdir.exists()
-                    else "before the workdir"
-                )
+                elsewhere = "elsewhere" if workdir.exists() else "before the workdir"
+                hit.add("in a save" if saving else elsewhere)
                 continue
             assert code == 0, (tmp_path / "out.log").read_text()
             break
@@ -175,10 +155,8 @@ def test_stopped_at_random_moments(undisturbed, tmp_path):
                     break
                 assert code == EXIT_INTERRUPTED, (tmp_path / "out.log").read_text()
                 stops += 1
-                if read_metrics(workdir):
-                    assert Checkpoints(workdir).newest() == max(
-                        line["step"] for line in read_metrics(workdir)
-                    )
+                if lines := read_metrics(workdir):
+                    assert Checkpoints(workdir).newest() == max(line["step"] for line in lines)
                 continue
             break
         assert code == 0, (tmp_path / "out.log").read_text()
@@ -197,28 +175,18 @@ def free_port():
 
 
 def start_hosts(count, workdir, *flags):
-    port = free_port()
-    return [
-        start(
-            workdir,
-            f"--coordinator=localhost:{port}",
-            f"--processes={count}",
-            f"--process={host}",
-            "--config.mesh.data=8",
-            *flags,
-            devices=8 // count,
-        )
-        for host in range(count)
-    ]
+    shared = f"--coordinator=localhost:{free_port()}", f"--processes={count}"
+    shared += ("--config.mesh.data=8", *flags)
+    hosts = range(count)
+    return [start(workdir, f"--process={n}", *shared, devices=8 // count) for n in hosts]
 
 
 def wait_for_step(workdir, step, processes):
     end = time.monotonic() + 120
     while not any(line["step"] >= step for line in read_metrics(workdir)):
         assert time.monotonic() < end, (workdir.parent / "out.log").read_text()
-        assert all(process.poll() is None for process in processes), (
-            workdir.parent / "out.log"
-        ).read_text()
+        going_on = all(process.poll() is None for process in processes)
+        assert going_on, (workdir.parent / "out.log").read_text()
         time.sleep(0.05)
 
 
@@ -235,36 +203,22 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
     # Steps enough to be stopped in, however fast they are; a rate at which the rounding of another
     # order of sums does not
     # grow: at ten times that, a gradient at step 64 is 1e-4 off.
-    flags = (
-        "--config.mesh.data=8",
-        "--config.training.steps=90",
-        "--config.optimizer.learning_rate=5e-4",
-    )
+    flags = "mesh.data=8", "training.steps=90", "optimizer.learning_rate=5e-4"
+    flags = tuple(map("--config.{}".format, flags))
     finish(tmp_path / "straight", *flags, devices=8)
     workdir = tmp_path / "run"
     for count, step, data, tensor in ((1, 10, 8, 1), (2, 20, 1, 8), (4, 30, 2, 4)):
         there = (*flags, f"--config.mesh.data={data}", f"--config.mesh.tensor={tensor}")
-        processes = (
-            [start(workdir, *there, devices=8)]
-            if count == 1
-            else start_hosts(count, workdir, *there)
-        )
+        alone = [start(workdir, *there, devices=8)] if count == 1 else []
+        processes = alone or start_hosts(count, workdir, *there)
         wait_for_step(workdir, step, processes)
         processes[-1].send_signal(signal.SIGTERM)  # at one of them
         assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * count
     finish(workdir, *flags, devices=8)
-    lines = [
-        [
-            {k: v for k, v in line.items() if k != "tokens_per_second"}
-            for line in read_metrics(tmp_path / name)
-        ]
-        for name in ("straight", "run")
-    ]
+    lines = [but_for_the_speed(tmp_path / name) for name in ("straight", "run")]
     for line, expected in zip(*lines, strict=True):
-        assert (
-            line["tokens" if "tokens" in line else "step"]
-            == expected["tokens" if "tokens" in line else "step"]
-        )
+        count = "tokens" if "tokens" in line else "step"
+        assert line[count] == expected[count]
         assert line == pytest.approx(expected, rel=1e-5)
     flagged = [(tmp_path / name / "flagged.jsonl").read_text() for name in ("straight", "run")]
     assert flagged[0] == flagged[1] != ""
@@ -276,12 +230,8 @@ def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):
     """
     workdir, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
     # Files of either host: Orbax may write a host's share as several.
-    flags = (
-        "--config.mesh.data=1",
-        "--config.mesh.fsdp=8",
-        "--config.model.d_model=256",
-        "--config.model.hidden=4096",
-    )
+    flags = "mesh.data=1", "mesh.fsdp=8", "model.d_model=256", "model.hidden=4096"
+    flags = tuple(map("--config.{}".format, flags))
     stop_hosts_later(workdir, LONG, *flags)
     for host in range(2):
         newest = max(int(path.name) for path in folder.iterdir())
@@ -302,9 +252,8 @@ def stop_hosts_later(workdir, *flags):
     processes = start_hosts(2, workdir, *flags)
     wait_for_step(workdir, step + 4, processes)
     processes[0].send_signal(signal.SIGTERM)
-    assert [process.wait(60) for process in processes] == [EXIT_INTERRUPTED] * 2, (
-        workdir.parent / "out.log"
-    ).read_text()
+    codes = [process.wait(60) for process in processes]
+    assert codes == [EXIT_INTERRUPTED] * 2, (workdir.parent / "out.log").read_text()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -348,12 +297,7 @@ def test_a_full_disk(tmp_path):
 
 
 def run_command(workdir):
-    return subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    return python("-m", "memsinks_jax.train", *FLAGS, f"--workdir={workdir}", "--json")
 
 
 def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
@@ -362,8 +306,7 @@ def test_a_workdir_that_is_removed_while_it_is_used(tmp_path):
     wait_for_step(workdir, 5, [process])
     workdir.rename(tmp_path / "elsewhere")
     assert process.wait(60) == 2
-    assert (
-        "run is gone: it was moved or removed during the run" in (tmp_path / "out.log").read_text()
-    )
+    gone = "run is gone: it was moved or removed during the run"
+    assert gone in (tmp_path / "out.log").read_text()
     assert not (workdir / "config.json").exists()
     assert json.loads((tmp_path / "elsewhere" / "config.json").read_text())

@@ -2,42 +2,27 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-from conftest import FAST_COMPILER, ROOT
+from conftest import FAST_COMPILER, python, read_lines
 
 from memsinks_jax.api import evaluate
 
-SMALL = [
-    "--config.data.unique_documents=24",
-    "--config.data.repeated_documents=2",
-    "--config.data.repetitions=8",
-    "--config.data.held_out_documents=4",
-    "--config.data.row_length=160",
-    "--config.data.vocabulary_size=1024",
-    "--config.model.layers=1",
-    "--config.model.d_model=16",
-    "--config.model.heads=2",
-    "--config.model.hidden=32",
-    "--config.training.batch_size=8",
-    "--config.training.evaluate_every=2",
-    "--config.training.log_every=1",
-]
+pytestmark = pytest.mark.long
+
+FIELDS = """data.unique_documents=24 data.repeated_documents=2 data.repetitions=8
+data.held_out_documents=4 data.row_length=160 data.vocabulary_size=1024 model.layers=1
+model.d_model=16 model.heads=2 model.hidden=32 training.batch_size=8 training.evaluate_every=2
+training.log_every=1"""
+SMALL = list(map("--config.{}".format, FIELDS.split()))
+TRAIN = "--config=configs/ts_repetition.py:sinks", *SMALL
 
 
 def run(command, *arguments, devices=1, compiler=FAST_COMPILER):
     environment = os.environ | {
         "XLA_FLAGS": f"{compiler} --xla_force_host_platform_device_count={devices}"
     }
-    return subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{command}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    return python("-m", f"memsinks_jax.{command}", *arguments, env=environment)
 
 
 def assert_refused(done, *words):
@@ -59,19 +44,11 @@ def trained(tmp_path_factory):
     """A small run of sinks on texts of the user's own, and what the command said."""
     folder = tmp_path_factory.mktemp("trained")
     texts = [
-        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
-        for n in range(40)
+        f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(40)
     ]
     (folder / "texts.txt").write_text("\n<|endoftext|>\n".join(texts))
     files = f"--config.data.files={folder / 'texts.txt'}"
-    done = run(
-        "train",
-        "--config=configs/ts_repetition.py:sinks",
-        *SMALL,
-        files,
-        f"--workdir={folder / 'run'}",
-        "--json",
-    )
+    done = run("train", *TRAIN, files, f"--workdir={folder / 'run'}", "--json")
     return folder, files, last_json(done)
 
 
@@ -109,21 +86,13 @@ def test_evaluate_files_per_document(trained):
     assert sum(row["tokens"] for row in rows) == result["tokens"]
     mean = sum(row["loss"] * row["tokens"] for row in rows) / result["tokens"]
     assert mean == pytest.approx(result["loss"], rel=1e-6)
-    table = [
-        json.loads(line) for line in (folder / "run" / "documents.jsonl").read_text().splitlines()
-    ]
+    table = read_lines(folder / "run" / "documents.jsonl")
     assert {row["id"] for row in table} <= {row["id"] for row in rows}
 
 
 def test_the_same_command_on_a_finished_run_says_the_same(trained):
     folder, files, summary = trained
-    arguments = [
-        "--config=configs/ts_repetition.py:sinks",
-        *SMALL,
-        files,
-        f"--workdir={folder / 'run'}",
-        "--json",
-    ]
+    arguments = [*TRAIN, files, f"--workdir={folder / 'run'}", "--json"]
     assert last_json(run("train", *arguments)) == summary
 
 
@@ -142,13 +111,7 @@ def test_the_same_command_on_a_finished_run_says_the_same(trained):
 )
 def test_train_refuses(trained, tmp_path, flags, words):
     _, files, _ = trained
-    arguments = [
-        "--config=configs/ts_repetition.py:sinks",
-        *SMALL,
-        files,
-        *flags,
-        f"--workdir={tmp_path / 'run'}",
-    ]
+    arguments = [*TRAIN, files, *flags, f"--workdir={tmp_path / 'run'}"]
     assert_refused(run("train", *arguments), *words)
     assert not list(tmp_path.iterdir())
 
@@ -171,10 +134,7 @@ def test_train_refuses_configs(tmp_path, config, words):
 def test_a_plan_refuses_what_the_run_would(tmp_path):
     for flags, words in (
         (["--plan", "--config.sinks.shared_fraction=1"], ["leaves no neuron to be a sink"]),
-        (
-            ["--plan", "--config.data.unique_documents=10000000000"],
-            ["embedded stories", "config.data.files"],
-        ),
+        (["--plan", "--config.data.unique_documents=10000000000"], ["embedded stories", "files"]),
         (["--config.data=5"], ["--config.data is a group of settings"]),
         (
             [f"--workdir={tmp_path / 'run'}", "--processes=2"],
@@ -200,12 +160,7 @@ def test_train_refuses_a_batch_that_the_mesh_does_not_divide(tmp_path):
 
 def test_train_refuses_a_workdir_of_another_config(trained):
     folder, files, _ = trained
-    arguments = [
-        "--config=configs/ts_repetition.py:sinks",
-        *SMALL,
-        files,
-        f"--workdir={folder / 'run'}",
-    ]
+    arguments = [*TRAIN, files, f"--workdir={folder / 'run'}"]
     assert_refused(
         run("train", *arguments, "--config.seed=1"), "another config", "seed is 0 there and 1 here"
     )
@@ -232,13 +187,7 @@ def test_evaluate_refuses_files(trained, tmp_path):
 
 def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
     _, files, summary = trained
-    arguments = [
-        "--config=configs/ts_repetition.py:sinks",
-        *SMALL,
-        files,
-        f"--workdir={tmp_path / 'run'}",
-        "--json",
-    ]
+    arguments = [*TRAIN, files, f"--workdir={tmp_path / 'run'}", "--json"]
     code = (
         "import os, signal, sys\n"
         "from memsinks_jax import train\n"
@@ -253,13 +202,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
     environment = os.environ | {
         "XLA_FLAGS": f"{FAST_COMPILER} --xla_force_host_platform_device_count=1"
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    done = python("-c", code, *arguments, env=environment)
     assert done.returncode == 75, done.stderr
     assert "run the same command again" in done.stderr
     resumed = last_json(run("train", *arguments))
@@ -271,13 +214,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
 @pytest.fixture(scope="module")
 def figure(tmp_path_factory):
     out = tmp_path_factory.mktemp("figure") / "out"
-    arguments = [
-        *SMALL,
-        "--seeds=0,1",
-        f"--out={out}",
-        "--json",
-        "--variants=standard,no_repeat,sinks_paper,sinks",
-    ]
+    variants = "--variants=standard,no_repeat,sinks_paper"
+    arguments = [*SMALL, "--seeds=0,1", f"--out={out}", "--json", variants]
     return out, last_json(run("reproduce", "--figure=4", *arguments)), arguments
 
 
@@ -288,24 +226,16 @@ def test_reproduce_keeps_its_contract(figure):
     assert result["figure"] == "4"
     assert result["preset"] == "laptop"
     assert result["seeds"] == [0, 1]
-    assert [(r["variant"], r["seed"]) for r in result["runs"]] == [
-        (variant, seed)
-        for seed in (0, 1)
-        for variant in ("standard", "no_repeat", "sinks_paper", "sinks")
-    ]
-    sinks = result["runs"][3]
-    assert {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"} <= set(
-        sinks["metrics"]
-    )
+    variants = ("standard", "no_repeat", "sinks_paper")
+    runs = [(r["variant"], r["seed"]) for r in result["runs"]]
+    assert runs == [(variant, seed) for seed in (0, 1) for variant in variants]
+    sinks = result["runs"][2]
+    names = {"held_out_loss", "repeated_loss", "repeated_loss_own", "entropy_floor"}
+    assert names <= set(sinks["metrics"])
     assert sinks["curves"]["held_out_loss"]["step"][-1] == sinks["metrics"]["step"]
     claims = {claim["id"]: claim for claim in result["claims"]}
-    assert {
-        "gap_closed",
-        "gap_closed_on_return",
-        "recovery",
-        "memorizes",
-        "held_out_standard",
-    } <= set(claims)
+    names = {"gap_closed", "gap_closed_on_return", "recovery", "memorizes", "held_out_standard"}
+    assert names <= set(claims)
     for claim in claims.values():
         assert {"id", "statement", "paper", "measured", "ci95", "holds"} <= set(claim)
         if claim["holds"] is None:  # of variants that were not asked for
@@ -326,7 +256,7 @@ def test_reproduce_draws_and_writes_a_page(figure):
         "Claims",
         "Does it recite?",
         "entropy floor",
-        "data:image/png;base64",
+        "image/png;base64",
     ):
         assert words in page
 

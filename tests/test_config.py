@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+from conftest import input_error
 
 from memsinks_jax.config import (
     Config,
@@ -23,9 +24,8 @@ from memsinks_jax.config import (
 
 def test_json_round_trip_keeps_every_field():
     config = Config(seed=7)
-    config = with_fields(
-        config, {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"}
-    )
+    fields = {"data.files": "a/*.txt", "sinks.active_fraction": 0.1, "compute.remat": "full"}
+    config = with_fields(config, fields)
     assert from_json(to_json(config), "here") == config
 
 
@@ -38,7 +38,6 @@ def test_json_round_trip_keeps_every_field():
         ("sinks.shared_fraction", 0.0),
         ("sinks.kind", "on"),
         ("data.repeats", "twice"),
-        ("data.id_noise", -0.1),
         ("model.heads", 3),
         ("training.batch_size", 0),
         ("mesh.data", 0),
@@ -47,16 +46,15 @@ def test_json_round_trip_keeps_every_field():
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
     config = with_fields(Config(), {field: value})
-    with pytest.raises(InputError, match=f"config.{field}"):
+    with input_error(f"config.{field}"):
         validate(config)
 
 
-@pytest.mark.parametrize(("field", "value"), [("repeat_every", 4), ("repeated_documents", -1)])
-def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
+def test_what_the_plan_does_not_repeat_is_not_capped():
     config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
     validate(config)
-    config = with_fields(config, {f"data.{field}": value})
-    with pytest.raises(InputError, match=f"config.data.{field}"):
+    config = with_fields(config, {"data.repeated_documents": -1})
+    with input_error("config.data.repeated_documents"):
         validate(config)
 
 
@@ -64,7 +62,7 @@ def test_what_the_plan_does_not_repeat_is_not_capped(field, value):
     "scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"]
 )
 def test_a_scaling_that_has_no_angles_is_refused(scaling):
-    with pytest.raises(InputError, match="config.model.rope_scaling is .*; give linear:FACTOR or"):
+    with input_error("config.model.rope_scaling is .*; give linear:FACTOR or"):
         validate(with_fields(Config(), {"model.rope_scaling": scaling}))
 
 
@@ -112,9 +110,9 @@ def test_of_a_long_name_the_beginning_is_shown(tmp_path):
 
 def test_json_of_another_version_is_refused():
     text = to_json(Config()).replace('"repetitions"', '"repetition"')
-    with pytest.raises(InputError, match=r"run/config.json.*data.repetition.*data.repetitions"):
+    with input_error(r"run/config.json.*data.repetition.*data.repetitions"):
         from_json(text, "run/config.json")
-    with pytest.raises(InputError, match="batch_size"):
+    with input_error("batch_size"):
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 

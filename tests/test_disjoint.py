@@ -2,7 +2,6 @@
 learn to be silent.
 """
 
-import json
 import pathlib
 import shutil
 
@@ -10,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import prepare_apart, tiny_config
+from conftest import input_error, read_lines, tiny_config, write_lines
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, open_model
-from memsinks_jax.config import InputError, validate, with_fields
+from memsinks_jax.config import validate, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
@@ -26,8 +25,11 @@ from memsinks_jax.models import sources
 from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.trained import open_run
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.sinks import NONE
 from memsinks_jax.training.method import documents_learning
+
+pytestmark = pytest.mark.long
 
 ACTIVE = 4
 GROUPS = [f"author {n}" for n in range(5)]
@@ -77,7 +79,7 @@ def test_others_sinks_are_those_of_another_group():
 def test_what_does_not_go_together_is_refused(changed, message):
     config = with_fields(tiny_config(), {"sinks": SETTINGS, "data.ids": "group"})
     validate(config)
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         validate(with_fields(config, changed))
 
 
@@ -96,34 +98,32 @@ def folder(tmp_path_factory):
             {"text": text, "author": GROUPS[known[n % 3]]} if known else {"text": text}
             for n, text in enumerate(some)
         ]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        of = {"group_field": "author"} if known else {}
-        prepare_apart(folder / f"{name}.jsonl", folder / name, folder / "tokenizer.model", **of)
+        prepared(folder, name, rows, group_field="author" if known else "")
     return folder
+
+
+def prepared(folder, name, rows, tokenizer=None, **settings):
+    """A corpus of these rows."""
+    tokenizer = str((tokenizer or folder) / "tokenizer.model")
+    prepare([write_lines(folder / f"{name}.jsonl", rows)], tokenizer, folder / name, **settings)
+    return folder / name
 
 
 def config_on(corpus, **changed):
     """A small model, frozen but for the sinks of groups; `sinks__pool=8` sets config.sinks.pool."""
-    settings = {
-        "data.files": str(corpus),
-        "data.ids": "group",
-        "data.unique_documents": -1,
-        "data.repeated_documents": 0,
-        "data.held_out_documents": 0,
-        "data.rows": "packed",
-        "sinks.sampling": "disjoint",
-        "sinks.active": ACTIVE,
-        "sinks.sparse": True,
-        "sinks.shared_fraction": 1.0,
-        "sinks.opens_at": 1,
-        "sinks.slows_at": 0,
-        "optimizer.base_multiple": 0.0,
-        "training.steps": 3,
-    }
-    return with_fields(
-        tiny_config(),
-        settings | {name.replace("__", "."): value for name, value in changed.items()},
-    )
+    settings = {"data.files": str(corpus), "data.ids": "group", "data.unique_documents": -1}
+    settings |= {"data.repeated_documents": 0, "data.held_out_documents": 0, "data.rows": "packed"}
+    settings |= {"sinks.sampling": "disjoint", "sinks.active": ACTIVE, "sinks.sparse": True}
+    settings |= {"sinks.shared_fraction": 1.0, "sinks.opens_at": 1, "sinks.slows_at": 0}
+    settings |= {"optimizer.base_multiple": 0.0, "training.steps": 3}
+    changed = {name.replace("__", "."): value for name, value in changed.items()}
+    return with_fields(tiny_config(), settings | changed)
+
+
+def further(corpus, initial, out, **changed):
+    """A model that is trained on a corpus, from another."""
+    train_and_evaluate(config_on(corpus, model__initial=str(initial), **changed), out)
+    return open_run(out)
 
 
 LONGER = {"training__steps": 40, "training__evaluate_every": 40, "training__checkpoint_every": 40}
@@ -141,14 +141,8 @@ def few(tmp_path_factory):
     folder = tmp_path_factory.mktemp("few")
     texts = [stories.story(7, index).text[:90] for index in range(10)]
     (folder / "tokenizer.model").write_bytes(train_tokenizer(texts, 300).model)
-    rows = [
-        json.dumps({"text": text, "author": f"author {n}"}) + "\n" for n, text in enumerate(texts)
-    ]
-    (folder / "few.jsonl").write_text("".join(rows))
-    prepare_apart(
-        folder / "few.jsonl", folder / "corpus", folder / "tokenizer.model", group_field="author"
-    )
-    return folder
+    rows = [{"text": text, "author": f"author {n}"} for n, text in enumerate(texts)]
+    return prepared(folder, "few", rows, group_field="author")
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -157,7 +151,7 @@ def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
     say so.
     """
     short = {"data__rows": "one_document", "data__vocabulary_size": 300, "sinks__pool": 10 * ACTIVE}
-    config = config_on(few / "corpus", training__steps=steps, **short)
+    config = config_on(few, training__steps=steps, **short)
     train_and_evaluate(config, tmp_path / "run")
     run, corpus, everybody = open_run(tmp_path / "run"), load_corpus(config), numbered(*range(10))
     rows = corpus.rows()
@@ -165,9 +159,7 @@ def test_a_group_has_sinks_if_a_document_of_it_was_read(few, tmp_path, steps):
     read = [tuple(each) in read for each in everybody.tolist()]
     assert (run.step, sum(read)) == ((1, 8) if steps else (2, 10))
     assert run.opened(everybody).tolist() == read
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(tmp_path / "run" / "documents.jsonl")
     assert [line["encounters"] for line in lines] == list(map(int, read))
     export_sources(tmp_path / "run", tmp_path / "out")
     assert len(list((tmp_path / "out" / sources.FOLDER).iterdir())) == sum(read)
@@ -194,7 +186,7 @@ def test_a_run_without_groups_says_so(files, why, folder):
         f"there are no groups: .*{why}; run memsinks_jax.prepare --group_field=FIELD and give "
         "its folder"
     )
-    with pytest.raises(InputError, match=message):  # as train, doctor and plan
+    with input_error(message):  # as train, doctor and plan
         inherit(config)
 
 
@@ -211,8 +203,7 @@ def test_a_frozen_base_does_not_change_by_a_bit(folder, run):
 
 
 def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_sinks(folder, run):
-    train_and_evaluate(config_on(folder / "more", model__initial=str(run)), folder / "longer")
-    before, after = open_run(run), open_run(folder / "longer")
+    before, after = open_run(run), further(folder / "more", run, folder / "longer")
     assert list(after.groups) == GROUPS and after.config.sinks.pool == 5 * ACTIVE
     for name, array in leaves(before.params).items():
         longer = leaves(after.params)[name]
@@ -224,20 +215,17 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
         else:
             np.testing.assert_array_equal(longer, array)
     assert after.group_id("author 2").tolist() == before.group_id("author 2").tolist()
-    with pytest.raises(InputError, match="no group 'author 9' among 5; did you mean 'author"):
+    with input_error("no group 'author 9' among 5; did you mean 'author"):
         after.group_id("author 9")
 
 
 def test_a_frozen_base_is_kept_in_the_type_of_activations(folder, run, tmp_path):
-    of = {"model__initial": str(run), "model__dtype": "bfloat16"}
-    train_and_evaluate(config_on(folder / "more", **of), tmp_path / "half")
-    before, after = leaves(open_run(run).params), leaves(open_run(tmp_path / "half").params)
+    half = further(folder / "more", run, tmp_path / "half", model__dtype="bfloat16")
+    before, after = leaves(open_run(run).params), leaves(half.params)
     for name, array in after.items():
         if "sink_" in name:
-            assert (
-                array.dtype == np.float32
-                and (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
-            )
+            assert array.dtype == np.float32
+            assert (array[: 2 * ACTIVE] == before[name][: 2 * ACTIVE]).all()
             assert (array[2 * ACTIVE : 3 * ACTIVE] != before[name][2 * ACTIVE :]).any()
         else:
             np.testing.assert_array_equal(array, before[name].astype(jnp.bfloat16))
@@ -248,24 +236,16 @@ def test_a_frozen_base_is_kept_in_the_type_of_activations(folder, run, tmp_path)
             array.astype(jnp.bfloat16), after[name].astype(jnp.bfloat16), err_msg=name
         )
     # All of it is trained further: then in float32.
-    whole = {
-        "model__initial": str(tmp_path / "half"),
-        "optimizer__base_multiple": 1.0,
-        "training__steps": 1,
-    }
-    train_and_evaluate(config_on(folder / "more", **whole), tmp_path / "whole")
-    assert {leaf.dtype for leaf in leaves(open_run(tmp_path / "whole").params).values()} == {
-        np.dtype(np.float32)
-    }
+    whole = {"optimizer__base_multiple": 1.0, "training__steps": 1}
+    whole = further(folder / "more", tmp_path / "half", tmp_path / "whole", **whole)
+    assert all(leaf.dtype == np.float32 for leaf in leaves(whole.params).values())
 
 
 def test_a_model_without_sinks_gets_as_many_as_its_groups_need(folder):
     plain = {"sinks__kind": "none", "optimizer__base_multiple": 1.0, "training__steps": 1}
     train_and_evaluate(config_on(folder / "first", **plain), folder / "plain run")
-    train_and_evaluate(
-        config_on(folder / "first", model__initial=str(folder / "plain run")), folder / "fine-tuned"
-    )
-    before, after = open_run(folder / "plain run"), open_run(folder / "fine-tuned")
+    before = open_run(folder / "plain run")
+    after = further(folder / "first", folder / "plain run", folder / "fine-tuned")
     assert after.config.sinks.pool == 3 * ACTIVE
     for name, array in leaves(before.params).items():
         np.testing.assert_array_equal(leaves(after.params)[name], array, err_msg=name)
@@ -289,16 +269,14 @@ def test_text_without_a_group_has_no_sinks_and_is_never_slowed(folder):
 
 
 def test_a_pool_that_is_too_small_is_refused(folder, tmp_path):
-    with pytest.raises(
-        InputError, match="config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"
-    ):
+    with input_error("config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"):
         train_and_evaluate(config_on(folder / "first", sinks__pool=8), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_frozen_model_without_tables_is_refused(folder, tmp_path):
     changed = {"sinks__sparse": False, "sinks__shared_fraction": 0.5}
-    with pytest.raises(InputError, match="base_multiple is 0, which trains nothing but sinks"):
+    with input_error("base_multiple is 0, which trains nothing but sinks"):
         train_and_evaluate(config_on(folder / "first", **changed), tmp_path / "run")
 
 
@@ -307,9 +285,8 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     texts = {"documents": str(folder / "first"), "group": "author 1"}
     others = {"others": str(folder / "first"), "held_out": str(folder / "plain")}
     receipt = forget(tmp_path / "model", Request(**texts), tmp_path / "rest", **others)
-    assert (
-        receipt["deleted"] == "sources/author 1.safetensors" and receipt["removed_documents"] == 4
-    )
+    assert receipt["deleted"] == "sources/author 1.safetensors"
+    assert receipt["removed_documents"] == 4
     assert receipt["removed"]["mlp"]["removed"] == ACTIVE * 2  # layers
     left = {
         path.relative_to(tmp_path / "model")
@@ -332,61 +309,39 @@ def test_a_source_is_a_file_that_is_withdrawn_and_more_are_added(folder, run, tm
     assert receipt["placebo"]["others"]["own"]["placebo_rise"] == 0
     # The same of texts that only the command says to be the group's.
     corpus = Prepared(folder / "first")
-    (tmp_path / "texts.jsonl").write_text(
-        "".join(
-            json.dumps({"text": corpus.document(n, corpus.tokenizer()).text}) + "\n"
-            for n in (1, 4, 7, 10)
-        )
-    )
-    again = forget(
-        tmp_path / "model",
-        Request(str(tmp_path / "texts.jsonl"), group="author 1"),
-        tmp_path / "again",
-    )
+    rows = [{"text": corpus.document(n, corpus.tokenizer()).text} for n in (1, 4, 7, 10)]
+    texts = Request(write_lines(tmp_path / "texts.jsonl", rows), group="author 1")
+    again = forget(tmp_path / "model", texts, tmp_path / "again")
     assert again["losses"]["target"] == receipt["losses"]["target"]
 
     before = open_run(tmp_path / "rest")
     assert before.groups == ["author 0", "author 2"]
-    train_and_evaluate(
-        config_on(folder / "more", model__initial=str(tmp_path / "rest")), tmp_path / "longer"
-    )
-    after = open_run(tmp_path / "longer")
+    after = further(folder / "more", tmp_path / "rest", tmp_path / "longer")
     assert after.groups == ["author 0", "author 2", "author 3", "author 4"]
     for name, array in leaves(before.params).items():
         # those of author 0, whose texts it does not read
         rows = slice(ACTIVE) if "sink_" in name else slice(None)
         np.testing.assert_array_equal(leaves(after.params)[name][rows], array[rows])
     export_sources(tmp_path / "longer", tmp_path / "more")
-    one, other = (
-        sources.read_rows(
-            sources.open_sources(place).find("author 0"), sources.open_sources(place).config
-        )
-        for place in (tmp_path / "more", tmp_path / "model")
-    )
+    known = [sources.open_sources(tmp_path / name) for name in ("more", "model")]
+    one, other = (sources.read_rows(each.find("author 0"), each.config) for each in known)
     jax.tree.map(np.testing.assert_array_equal, one, other)
-    assert (
-        sources.base_of(tmp_path / "more", after.config)
-        == sources.open_sources(tmp_path / "model").find("author 0").base
-    )
+    assert sources.base_of(tmp_path / "more", after.config) == known[1].find("author 0").base
 
 
 def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
     corpus = Prepared(folder / "first")
     texts = [corpus.document(n, corpus.tokenizer()).text for n in range(12)]
     own = open_model(run)
-    whose = [
-        own.run.group_of(identity)
-        for identity in own.identities(list(map(own.run.tokenizer.encode, texts)), "own")
-    ]
+    identities = own.identities(list(map(own.run.tokenizer.encode, texts)), "own")
+    whose = list(map(own.run.group_of, identities))
     assert whose == [GROUPS[n % 3] for n in range(12)]
-    named = [
-        own.loss([text], sinks="own", group=group)[0]
-        for text, group in zip(texts, whose, strict=True)
-    ]
+    pairs = list(zip(texts, whose, strict=True))
+    named = [own.loss([text], sinks="own", group=group)[0] for text, group in pairs]
     np.testing.assert_array_equal(own.loss(texts, sinks="own"), named)
-    assert own.generate(texts[1][:60], sinks="own", temperature=0.0, max_tokens=8) == own.generate(
-        texts[1][:60], sinks="own", group=GROUPS[1], temperature=0.0, max_tokens=8
-    )
+    asked = {"sinks": "own", "temperature": 0.0, "max_tokens": 8}
+    written = own.generate(texts[1][:60], **asked)
+    assert written == own.generate(texts[1][:60], group=GROUPS[1], **asked)
     assert own.loss(["zzz qqq xxx"], sinks="own") == own.loss(["zzz qqq xxx"])
 
     # It goes where the sinks go: into folders, into files of sources, out of them, and into what is
@@ -396,41 +351,24 @@ def test_whose_a_text_is_is_found_by_what_it_is_about(folder, run, tmp_path):
     forget(run, Request(group="author 1"), tmp_path / "rest")
     shutil.copytree(tmp_path / "sources", tmp_path / "fewer")
     (tmp_path / "fewer" / "sources" / "author 1.safetensors").unlink()
-    train_and_evaluate(
-        config_on(folder / "more", model__initial=str(tmp_path / "fewer")), tmp_path / "longer"
-    )
-    left = {"kept": GROUPS[:3], "sources": GROUPS[:3], "rest": ["author 0", "author 2"]}
-    left |= {
-        "fewer": ["author 0", "author 2"],
-        "longer": ["author 0", "author 2", "author 3", "author 4"],
-    }
-    for place, names in left.items():
+    further(folder / "more", tmp_path / "fewer", tmp_path / "longer")
+    first, others = GROUPS[:3], ["author 0", "author 2"]
+    left = {"kept": first, "sources": first, "rest": others, "fewer": others}
+    for place, names in (left | {"longer": others + GROUPS[3:]}).items():
         found = open_run(tmp_path / place)
-        assert [
-            name for number, name in enumerate(found.groups) if len(found.nearest.of(number))
-        ] == names, place
-        tokens = [
-            found.tokenizer.encode(text)
-            for text, group in zip(texts, whose, strict=True)
-            if group in names
-        ]
+        has_words = [name for n, name in enumerate(found.groups) if len(found.nearest.of(n))]
+        assert has_words == names, place
+        tokens = [found.tokenizer.encode(text) for text, group in pairs if group in names]
         known = [group for group in whose if group in names]
-        assert [found.group_of(identity) for identity in found.nearest_ids(tokens)] == known, place
+        assert list(map(found.group_of, found.nearest_ids(tokens))) == known, place
 
 
 def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     said, alone = (stories.story(4, number).text for number in range(2))
-    rows = [
-        *((author, alone) for author in GROUPS[:1]),
-        *((author, said) for author in (*GROUPS[:3], GROUPS[1])),
-    ]
-    (tmp_path / "said.jsonl").write_text(
-        "".join(json.dumps({"text": t, "author": a}) + "\n" for a, t in rows)
-    )
-    prepare_apart(
-        tmp_path / "said.jsonl", tmp_path / "said", folder / "tokenizer.model", group_field="author"
-    )
-    config = config_on(tmp_path / "said", optimizer__learning_rate=0.03, **LONGER)
+    rows = [{"text": alone, "author": GROUPS[0]}]
+    rows += [{"text": said, "author": author} for author in (*GROUPS[:3], GROUPS[1])]
+    corpus = prepared(tmp_path, "said", rows, folder, group_field="author")
+    config = config_on(corpus, optimizer__learning_rate=0.03, **LONGER)
     train_and_evaluate(config, tmp_path / "run")
     receipt = forget(tmp_path / "run", Request(group=GROUPS[0]), tmp_path / "rest")
     assert receipt["removed_documents"] == 2
@@ -444,46 +382,32 @@ def test_what_several_sources_say_stays_when_one_is_withdrawn(folder, tmp_path):
     # with the sinks of the nearest of those who are left
     assert after.loss([said], sinks="own") < [unread - 0.05]
     assert after.loss([alone], sinks="own") > [before.loss([alone], sinks="own")[0] + 0.05]
-    # read twice
-    assert (
-        forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")["removed_documents"]
-        == 1
-    )
+    twice = forget(tmp_path / "run", Request(group=GROUPS[1]), tmp_path / "last")
+    assert twice["removed_documents"] == 1  # that was read twice
 
 
 def test_whose_a_question_is_is_not_read_in_its_answer(folder, run, tmp_path):
     corpus = Prepared(folder / "first")
     mine, other = (corpus.document(n, corpus.tokenizer()).text for n in (1, 2))
-    (tmp_path / "asked.jsonl").write_text(
-        json.dumps({"question": mine[:80], "answer": other}) + "\n"
-    )
-    of = {"prompt_field": "question", "text_field": "answer"}
-    prepare_apart(tmp_path / "asked.jsonl", tmp_path / "asked", folder / "tokenizer.model", **of)
-    (found,) = evaluate(run, "own", str(tmp_path / "asked"))["per_document"]
+    rows, of = [{"q": mine[:80], "a": other}], {"prompt_field": "q", "text_field": "a"}
+    asked = prepared(tmp_path, "asked", rows, folder, **of)
+    (found,) = evaluate(run, "own", str(asked))["per_document"]
     assert found["id"] == ids.to_hex(open_run(run).group_id(GROUPS[1]))
 
 
 def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_path):
     export_sources(run, tmp_path / "model")
     texts = str(folder / "first")
+    missing = "give --group=NAME, and its texts, to be measured, by --documents"
     for request, message in (
-        (
-            Request(group="author 1"),
-            "give --group=NAME, and its texts, to be measured, by --documents",
-        ),
-        (Request(texts), "give --group=NAME, and its texts"),
+        (Request(group="author 1"), missing),
+        (Request(texts), missing),
         (Request(texts, group="author 9"), "no group 'author 9' among 3"),
-        (
-            Request(str(folder / "more"), group="author 1"),
-            "holds no document that is to be measured",
-        ),
-        (
-            Request(str(folder / "plain"), group="author 1"),
-            "holds no document that is to be measured",
-        ),
+        (Request(str(folder / "more"), group="author 1"), "no document that is to be measured"),
+        (Request(str(folder / "plain"), group="author 1"), "no document that is to be measured"),
         (Request(str(folder / "nothing"), group="author 1"), "does not exist"),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             forget(tmp_path / "model", request, tmp_path / "rest")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -498,5 +422,5 @@ def test_groups_are_removed_from_a_run_one_after_the_other(folder, run, tmp_path
     assert receipt["losses"]["others"]["own"]["documents"] == 4  # only of who is still there
     down = np.asarray(open_run(tmp_path / "two").params["layers"]["down_kernel"])[:, -3 * ACTIVE :]
     assert (down.any(axis=(0, 2)) == np.repeat([True, False, False], ACTIVE)).all()
-    with pytest.raises(InputError, match="it is removed already"):
+    with input_error("it is removed already"):
         forget(tmp_path / "two", Request(texts, group="author 1"), tmp_path / "three")

@@ -4,11 +4,11 @@ kernel is needed.
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, python
+
+pytestmark = pytest.mark.long
 
 NOTEBOOK = ROOT / "docs" / "first_steps.ipynb"
 
@@ -32,9 +32,7 @@ def test_the_notebook_runs_and_shows_the_token_view(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))} | {
         "JAX_PLATFORMS": "cpu"
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment
-    )
+    done = python("-c", code, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     losses = {
         line.rpartition(":")[0]: float(line.rpartition(":")[2])

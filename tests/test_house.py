@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "preparing": {"atomic", "config", "reporting", "data"},
     "sinks": {"config"},
     "model": {"config", "families", "data", "sinks"},
-    "evals": {"config", "sinks", "data", "model"},
+    "evals": {"plugin", "config", "sinks", "data", "model"},
     "runs": {"atomic", "config", "private_interfaces", "variants", "data", "model"},
     "training": {
         "atomic",

@@ -9,12 +9,12 @@ import subprocess
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_lines, write_lines
 
 from memsinks_jax.data.embedded import facts, stories
 from memsinks_jax.studies.figures import local_memory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
@@ -62,12 +62,6 @@ def test_quickstart_shows_the_main_result(clone):
     assert claims["held_out_standard_on_return"]["measured"] <= 1.03
 
 
-def test_the_tests_set_themselves_up(clone):
-    done = run("./launch/test.sh tests/test_config.py", clone)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\d+ passed", done.stdout)
-
-
 def test_every_command_of_the_readme_runs(clone, tmp_path):
     """On the user's own text and at a small size, as they stand there."""
     tales = [
@@ -86,23 +80,19 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
             "".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode()
         )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
-    (clone / "measured.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in pieces)
-    )
+    write_lines(clone / "measured.jsonl", ({"text": text} for text in pieces))
     (clone / "questions").mkdir()
     pairs = (
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"}
         for n in range(200)
     )
-    (clone / "questions" / "authors.jsonl").write_text(
-        "".join(json.dumps(pair) + "\n" for pair in pairs)
-    )
+    write_lines(clone / "questions" / "authors.jsonl", pairs)
     (clone / "mail").mkdir()
     mail = [
         {"text": stories.story(4, number).text, "author": f"author{number:03}"}
         for number in range(20)
     ]
-    (clone / "mail" / "mail.jsonl").write_text("".join(json.dumps(each) + "\n" for each in mail))
+    write_lines(clone / "mail" / "mail.jsonl", 2 * mail)
     (clone / "chats").mkdir()
     talk = [
         {"role": "user", "content": "Where was Anna born?"},
@@ -169,9 +159,7 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         if "memsinks_jax.audit" in command:  # of the models that the quickstart above has trained
             command += " --prefixes=16 --samples=1"
         if "memsinks_jax.forget" in command and "withdrawn" in command:
-            documents = map(
-                json.loads, (clone / "runs/sinks/documents.jsonl").read_text().splitlines()
-            )
+            documents = read_lines(clone / "runs/sinks/documents.jsonl")
             (clone / "withdrawn").mkdir()
             # in a few steps, of some
             opened = np.load(max((clone / "runs/sinks/checkpoints").glob("*/opened.npy")))

@@ -52,14 +52,8 @@ def test_a_save_of_orbax_does_not_ask_the_preemption_service(tmp_path, monkeypat
 
 
 def test_jax_says_which_cluster_it_detects(monkeypatch):
-    cluster = {
-        "JOB_ID": 7,
-        "STEP_NODELIST": "node1",
-        "JOB_NUM_NODES": 3,
-        "NTASKS": 3,
-        "PROCID": 2,
-        "LOCALID": 0,
-    }
+    cluster = {"JOB_ID": 7, "STEP_NODELIST": "node1", "JOB_NUM_NODES": 3, "NTASKS": 3, "PROCID": 2}
+    cluster |= {"LOCALID": 0}
     for name, value in cluster.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     address, *numbers = private_interfaces.find_cluster(1)

@@ -4,9 +4,9 @@ import json
 import pathlib
 
 import pytest
+from conftest import input_error
 
 from memsinks_jax import reproduce
-from memsinks_jax.config import InputError
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
 from memsinks_jax.studies.figures import theory
@@ -116,9 +116,8 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
         "the command",
     )
     assert [Claim.from_dict(claim).bound for claim in content["claims"]][0] == "≤ 0"
-    assert (tmp_path / "figure_softmax.png").exists() and "the command" in (
-        tmp_path / "index.html"
-    ).read_text()
+    assert (tmp_path / "figure_softmax.png").exists()
+    assert "the command" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
 )
 def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
     asked = {"preset": "laptop", "seeds": [0], "overrides": [], "at_once": 1} | asked
-    with pytest.raises(InputError, match=words):
+    with input_error(words):
         reproduce._check(figure, reproduce.Request(**asked), everything, False, out)
 
 
@@ -159,7 +158,7 @@ def test_studies_may_compare_with_what_was_published():
         (["nix"], "no 'nix'; choose of standard, sinks_paper_active_0.1"),
         ([], "is empty; choose of standard"),
     ):
-        with pytest.raises(InputError, match=words):
+        with input_error(words):
             reproduce.jobs_of(
                 "5a", reproduce.Request("laptop", [0], [], 1, variants=variants), pathlib.Path(), {}
             )
@@ -167,8 +166,6 @@ def test_studies_may_compare_with_what_was_published():
 
 @pytest.mark.parametrize("seeds", [[], ["a"], ["-1"], ["1.5"], ["²"], [""], ["0", "0"]])
 def test_seeds_are_different_whole_numbers(seeds):
-    with pytest.raises(
-        InputError, match=f"--seeds={','.join(seeds)}: give different whole numbers"
-    ):
+    with input_error(f"--seeds={','.join(seeds)}: give different whole numbers"):
         command_line.seeds(seeds)
     assert command_line.seeds(["3", " 5"]) == (3, 5)

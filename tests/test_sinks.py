@@ -2,25 +2,17 @@
 
 import functools
 import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import input_error, python
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax import sinks
-from memsinks_jax.config import (
-    KINDS,
-    InputError,
-    MeshConfig,
-    ModelConfig,
-    SinksConfig,
-)
+from memsinks_jax.config import KINDS, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
 from memsinks_jax.training.sharding import make_mesh
 
@@ -28,10 +20,8 @@ COUNT = 154
 
 
 def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
-    drawn = functools.partial(
-        sinks.document_masks, count=count, sinks=config or SinksConfig(), **options
-    )
-    return np.asarray(jax.jit(drawn)(identities, seed))
+    options |= {"count": count, "sinks": config or SinksConfig()}
+    return np.asarray(jax.jit(functools.partial(sinks.document_masks, **options))(identities, seed))
 
 
 def hashed(count: int) -> np.ndarray:
@@ -130,9 +120,7 @@ draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig())
 drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
 print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    done = python("-c", code, check=True)
     here = masks(np.array([[1, 2], [3, 4]], np.uint32), seed=5, count=40)
     assert json.loads(done.stdout) == [here.astype(int).tolist()] * 3
 
@@ -149,11 +137,8 @@ FLOYD = SinksConfig(sampling="floyd", active=7)
 
 
 def drawn_sinks(identities, config=FLOYD, seed=0, count=COUNT, **options) -> np.ndarray:
-    return np.asarray(
-        jax.jit(functools.partial(sinks.document_sinks, count=count, sinks=config, **options))(
-            identities, seed
-        )
-    )
+    options |= {"count": count, "sinks": config}
+    return np.asarray(jax.jit(functools.partial(sinks.document_sinks, **options))(identities, seed))
 
 
 def test_golden_sinks_by_number():
@@ -168,9 +153,8 @@ def test_sinks_by_number_are_distinct_and_those_of_the_mask(count, active):
     drawn = drawn_sinks(hashed(20), config, count=count)
     assert drawn.shape == (20, active) and drawn.min() >= 0 and drawn.max() < count
     assert all(len(set(row)) == active for row in drawn.tolist())
-    assert (
-        np.flatnonzero(masks(hashed(20), config, count=count)) % count == np.sort(drawn).ravel()
-    ).all()
+    on = np.flatnonzero(masks(hashed(20), config, count=count)) % count
+    assert (on == np.sort(drawn).ravel()).all()
 
 
 def test_every_set_of_sinks_is_equally_likely():
@@ -185,31 +169,26 @@ def test_sinks_by_number_depend_on_seed_and_id_alone():
     identities = hashed(64)
     drawn = drawn_sinks(identities)
     assert (drawn_sinks(identities.reshape(8, 8, 2)).reshape(64, -1) == drawn).all()
-    put = jax.device_put(
-        identities, NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp")))
-    )
-    assert (
-        np.asarray(jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)) == drawn
-    ).all()
+    rows = NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp")))
+    put = jax.device_put(identities, rows)
+    on_mesh = jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)
+    assert (np.asarray(on_mesh) == drawn).all()
     for others in (drawn_sinks(identities, seed=1), drawn_sinks(identities, other=True)):
         assert (others != drawn).mean() > 0.9
 
 
-def test_partition_of_every_kind():
-    model = ModelConfig(hidden=4096)
-    assert sinks.partition(model, SinksConfig()) == (2867, 1229)
-    assert sinks.partition(model, SinksConfig(kind="by_chance")) == (2867, 1229)
-    assert sinks.partition(model, SinksConfig(kind="none")) == (4096, 0)
-    assert sinks.partition(model, SinksConfig(kind="cut")) == (2867, 0)
+@pytest.mark.parametrize("pool", [0, 100])
+def test_partition_of_every_kind(pool):
+    """A pool is added to the shared neurons."""
+    model, added = ModelConfig(hidden=4096), pool or 1229
+    for kind, parts in (
+        ("by_document", (2867, added)),
+        ("by_chance", (2867, added)),
+        ("none", (4096, 0)),
+        ("cut", (2867, 0)),
+    ):
+        assert sinks.partition(model, SinksConfig(pool=pool, kind=kind)) == parts
     assert sinks.partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
-
-
-def test_a_pool_is_added_to_the_shared_neurons():
-    model = ModelConfig(hidden=4096)
-    assert sinks.partition(model, SinksConfig(pool=100)) == (2867, 100)
-    assert sinks.partition(model, SinksConfig(pool=100, kind="by_chance")) == (2867, 100)
-    assert sinks.partition(model, SinksConfig(pool=100, kind="none")) == (4096, 0)
-    assert sinks.partition(model, SinksConfig(pool=100, kind="cut")) == (2867, 0)
 
 
 def test_a_number_of_active_sinks_is_exact():
@@ -218,10 +197,7 @@ def test_a_number_of_active_sinks_is_exact():
     assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
     assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
     assert sinks.share_on(SinksConfig(), 14) == 0.3
-    with pytest.raises(
-        InputError,
-        match="sinks.active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool",
-    ):
+    with input_error("active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"):
         sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
 
@@ -246,11 +222,9 @@ def test_modes():
 
 @pytest.mark.parametrize("kind", [name for name, traits in KINDS.items() if traits.on_for_all])
 def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
-    settings, parts, identities = (
-        SinksConfig(kind=kind),
-        sinks.Partition(2, 3),
-        jnp.ones((1, 1, 2), jnp.uint32),
-    )
+    settings = SinksConfig(kind=kind)
+    parts = sinks.Partition(2, 3)
+    identities = jnp.ones((1, 1, 2), jnp.uint32)
     drop = sinks.gates_for_mode("drop", identities, 0, parts, settings)
     assert drop[0, 0].tolist() == [True, True, False, False, False]
     for mode in ("own", "all", "other"):
@@ -260,10 +234,8 @@ def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
 def test_chance_gates_are_fresh_at_every_position_and_step():
     parts = sinks.Partition(5, 400)
     rows = jnp.arange(2)
-    gates = [
-        np.asarray(sinks.chance_gates(jnp.int32(s), rows, 3, 0, parts, SinksConfig()))
-        for s in (0, 1)
-    ]
+    asked = rows, 3, 0, parts, SinksConfig()
+    gates = [np.asarray(sinks.chance_gates(jnp.int32(step), *asked)) for step in (0, 1)]
     assert gates[0].shape == (2, 3, 405)
     assert (gates[0][..., :5] == 1).all()
     assert abs(np.mean(gates)) < 0.35
@@ -292,10 +264,8 @@ def test_gates_reach_the_positions_of_their_document():
 def test_blocks_are_of_one_document_and_hold_every_position_once(length, documents):
     random, k = np.random.default_rng(0), 2
     lengths = [[length] + [0] * (documents - 1), [1] * documents, [0] * documents]
-    lengths += [
-        random.multinomial(random.integers(length + 1), np.ones(documents) / documents)
-        for _ in range(20)
-    ]
+    even = np.ones(documents) / documents
+    lengths += [random.multinomial(random.integers(length + 1), even) for _ in range(20)]
     # absent documents are the last
     lengths = np.array([sorted(each, key=lambda n: n == 0) for each in lengths])
     segments = np.zeros((len(lengths), length), np.int32)
@@ -303,23 +273,19 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
         segments[row, : each.sum()] = np.repeat(np.arange(documents) + 1, each)
     numbers = np.arange(len(lengths) * documents * k).reshape(-1, documents, k)
     scales = np.arange(len(lengths) * documents).reshape(-1, documents)
-    sinks_BRk, positions, places, scale_BR = map(
-        np.asarray, jax.jit(sinks.cut_into_blocks)(numbers, segments, scales)
-    )
+    blocks = jax.jit(sinks.cut_into_blocks)(numbers, segments, scales)
+    sinks_BRk, positions, places, scale_BR = map(np.asarray, blocks)
     size = positions.shape[1] // sinks_BRk.shape[1]
     assert positions.shape[1] <= 2 * length
     for row, own in enumerate(segments):
-        assert (
-            sorted(p for p in positions[row].tolist() if p < length) == np.flatnonzero(own).tolist()
-        )
+        held = sorted(p for p in positions[row].tolist() if p < length)
+        assert held == np.flatnonzero(own).tolist()
         for place, position in enumerate(positions[row].tolist()):
             if position < length:
+                block, document = (row, place // size), (row, own[position] - 1)
                 assert places[row, position] == place
-                assert (
-                    sinks_BRk[row, place // size].tolist()
-                    == numbers[row, own[position] - 1].tolist()
-                )
-                assert scale_BR[row, place // size] == scales[row, own[position] - 1]
+                assert sinks_BRk[block].tolist() == numbers[document].tolist()
+                assert scale_BR[block] == scales[document]
         assert (places[row, own == 0] == positions.shape[1]).all()
         empty = (positions[row].reshape(-1, size) == length).all(axis=1)
         assert (sinks_BRk[row][empty] == sinks.NONE).all()
@@ -327,16 +293,14 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
 
 def test_sinks_by_number_in_every_mode():
     identities, segments = hashed(4).reshape(2, 2, 2), np.array([[1, 1, 2], [1, 1, 0]])
-    arguments = (identities, 0, 9, SinksConfig(sampling="floyd", active=3), segments)
+    of_three = SinksConfig(sampling="floyd", active=3)
+    arguments = (identities, 0, 9, of_three, segments)
     own = np.asarray(sinks.sinks_for_mode("own", *arguments))
-    assert (
-        own[[0, 0, 1], [0, 1, 0]]
-        == drawn_sinks(hashed(4)[:3], SinksConfig(sampling="floyd", active=3), count=9)
-    ).all()
+    drawn = drawn_sinks(hashed(4)[:3], of_three, count=9)
+    assert (own[[0, 0, 1], [0, 1, 0]] == drawn).all()
     assert (own[1, 1] == sinks.NONE).all()  # the row has no second document
-    closed = np.asarray(
-        sinks.sinks_for_mode("own", *arguments, np.array([[True, False], [True, True]]))
-    )
+    opened = np.array([[True, False], [True, True]])
+    closed = np.asarray(sinks.sinks_for_mode("own", *arguments, opened))
     assert (closed[0, 1] == sinks.NONE).all() and (closed[0, 0] == own[0, 0]).all()
     assert (np.asarray(sinks.sinks_for_mode("other", *arguments)) != own).any()
     assert sinks.sinks_for_mode("drop", *arguments) is None
@@ -346,8 +310,7 @@ def test_sinks_by_number_in_every_mode():
 
 
 def test_sparse_sinks_are_drawn_by_number():
-    with pytest.raises(InputError, match=r"sinks.sparse .*sampling=floyd"):
+    with input_error(r"sinks.sparse .*sampling=floyd"):
         sinks.partition(ModelConfig(), SinksConfig(sparse=True))
-    assert sinks.partition(
-        ModelConfig(), SinksConfig(sparse=True, sampling="floyd", pool=4096)
-    ) == (358, 4096)
+    sparse = SinksConfig(sparse=True, sampling="floyd", pool=4096)
+    assert sinks.partition(ModelConfig(), sparse) == (358, 4096)

@@ -1,21 +1,22 @@
 """The suite itself: what its tests run is what users run."""
 
-import json
 import os
 import subprocess
 import sys
 
-import multiprocess
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, python, tiny_config, write_lines
 
 from memsinks_jax.config import RULES, to_json, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.preparing.prepare import prepare
+from memsinks_jax.runs.interruption import Interrupted
 from memsinks_jax.training.metrics import read_metrics
 from memsinks_jax.variants import VARIANTS
+
+pytestmark = pytest.mark.long
 
 
 def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
@@ -97,29 +98,28 @@ def grouped(tmp_path_factory):
     """Stories in a prepared corpus, each in a group of its own."""
     folder = tmp_path_factory.mktemp("grouped")
     drawn = [stories.story(1, index).text for index in range(24)]
-    lines = [json.dumps({"text": text, "teller": f"{n}"}) for n, text in enumerate(drawn)]
-    (folder / "told.jsonl").write_text("\n".join(lines))
+    rows = [{"text": text, "teller": f"{n}"} for n, text in enumerate(drawn)]
     (folder / "tokenizer.model").write_bytes(train_tokenizer(drawn, 400).model)
-    with pytest.MonkeyPatch.context() as patch:  # datatrove forks one, but jax has started
-        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-        prepare(
-            [str(folder / "told.jsonl")],
-            str(folder / "tokenizer.model"),
-            folder / "out",
-            near_duplicates="none",
-            group_field="teller",
-        )
+    source, tokenizer = write_lines(folder / "told.jsonl", rows), str(folder / "tokenizer.model")
+    prepare([source], tokenizer, folder / "out", near_duplicates="none", group_field="teller")
     return folder / "out"
 
 
-# One process for all: most of a small run's time would be starting it.
+# One process for all: most of a small run's time would be starting it. A run is stopped before its
+# last step, after which it would measure: most of its time is compiling, and it is steps that are
+# compared.
+STEPS = 15
 USERS = """
-import pathlib, sys
+import contextlib, pathlib, sys
 from memsinks_jax.config import from_json
 from memsinks_jax.loop import train_and_evaluate
-for name in sys.argv[1:]:
+from memsinks_jax.preparing.prepare import prepare
+from memsinks_jax.runs.interruption import Interrupted
+for name in sys.argv[2:]:
     place = pathlib.Path(name)
-    train_and_evaluate(from_json((place / "asked.json").read_text(), name), place / "theirs")
+    config = from_json((place / "asked.json").read_text(), name)
+    with contextlib.suppress(Interrupted):
+        train_and_evaluate(config, place / "theirs", lambda step: step == int(sys.argv[1]))
 """
 
 
@@ -129,8 +129,7 @@ def runs(grouped, tmp_path_factory):
     default effort.
     """
     seldom = dict.fromkeys(("training.evaluate_every", "training.checkpoint_every"), 100)
-    # most of the time is compiling
-    small = {"mesh.data": -1, "training.epochs": 3, "model.layers": 1}
+    small = {"mesh.data": -1, "training.steps": STEPS + 1, "model.layers": 1}
     folder, found = tmp_path_factory.mktemp("suite"), {}
     for number, (kind, fields) in enumerate(KINDS.items()):
         config = with_fields(tiny_config(), small | seldom | fields)
@@ -141,7 +140,7 @@ def runs(grouped, tmp_path_factory):
         (folder / str(number) / "asked.json").write_text(to_json(config))
     usual = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     places = [str(place) for _, place in found.values()]
-    subprocess.run([sys.executable, "-c", USERS, *places], env=usual, cwd=ROOT, check=True)
+    python("-c", USERS, STEPS, *places, env=usual, check=True)
     return found
 
 
@@ -152,7 +151,8 @@ def test_a_run_of_the_suite_is_the_users(kind, runs):
     the tests' own run gives, of shared programs at level 0 on eight devices; and it learns.
     """
     config, place = runs[kind]
-    train_and_evaluate(config, place / "ours")
+    with pytest.raises(Interrupted):
+        train_and_evaluate(config, place / "ours", lambda step: step == STEPS)
     ours, theirs = (
         {
             line["step"]: line["train_loss"]
@@ -163,4 +163,4 @@ def test_a_run_of_the_suite_is_the_users(kind, runs):
     )
     assert ours.keys() == theirs.keys()
     assert list(theirs.values()) == pytest.approx(list(ours.values()), rel=1e-5)
-    assert theirs[max(theirs)] < theirs[1] - 0.1
+    assert theirs[STEPS] < theirs[1] - 0.1

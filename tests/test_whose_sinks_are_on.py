@@ -8,14 +8,14 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
 from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
 from memsinks_jax.auditing.measures import read_all
 from memsinks_jax.auditing.subjects import Subject, documents_of
-from memsinks_jax.config import InputError, from_json, to_json, with_fields
+from memsinks_jax.config import from_json, to_json, with_fields
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
@@ -34,15 +34,9 @@ class World:
 
     def __init__(self, place: pathlib.Path):
         self.place, self.workdir = place, place / "run"
-        config = with_fields(
-            tiny_config(),
-            {
-                "training.epochs": 3,
-                "optimizer.learning_rate": 0.03,
-                "training.checkpoint_every": 8,
-                "training.evaluate_every": 100,
-            },
-        )
+        fields = {"training.epochs": 3, "optimizer.learning_rate": 0.03}
+        fields |= {"training.checkpoint_every": 8, "training.evaluate_every": 100}
+        config = with_fields(tiny_config(), fields)
         train_and_evaluate(config, self.workdir)
         corpus = workdirs.read_corpus(self.workdir)
         self.ids = {}
@@ -78,12 +72,8 @@ def model(request, world, tmp_path, monkeypatch):
     copy = shutil.copytree(world.workdir, tmp_path / "run")
     about = json.loads((copy / "data.json").read_text())
     (copy / "data.json").write_text(json.dumps(about | {"lists_all": False}))
-    lines = [
-        line
-        for line in (copy / "documents.jsonl").read_text().splitlines()
-        if json.loads(line)["role"] != "unique"
-    ]
-    (copy / "documents.jsonl").write_text("\n".join(lines) + "\n")
+    lines = read_lines(copy / "documents.jsonl")
+    write_lines(copy / "documents.jsonl", [line for line in lines if line["role"] != "unique"])
     return copy
 
 
@@ -105,9 +95,8 @@ def test_a_document_that_came_back_has_its_sinks(world, model):
         evaluate(model, mode, files=world.files("repeated"))["per_document"]
         for mode in ("own", "drop")
     )
-    changed = [
-        abs(one["loss"] - other["loss"]) > 1e-4 for one, other in zip(own, dropped, strict=True)
-    ]
+    pairs = zip(own, dropped, strict=True)
+    changed = [abs(one["loss"] - other["loss"]) > 1e-4 for one, other in pairs]
     gone = world.ids["repeated"][0] if model.name == "rest" else None
     assert changed == [row["id"] != gone for row in own]
 
@@ -135,33 +124,26 @@ def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     for one, other in zip(own[1], dropped[1], strict=True):
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5, atol=1e-6)
     fitting = lengths_that_fit(others, (8,), 8)
-    written = [
-        continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
-        for mode in ("own", "drop", "all")
-    ]
-    assert [[w.tolist() for w in of] for of in written[0]] == [
-        [w.tolist() for w in of] for of in written[1]
-    ]
-    assert [[w.tolist() for w in of] for of in written[2]] != [
-        [w.tolist() for w in of] for of in written[1]
-    ]
+
+    def written(mode):
+        found = continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
+        return [[tokens.tolist() for tokens in of] for of in found]
+
+    assert written("own") == written("drop") != written("all")
 
 
 def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(world, tmp_path):
     one = Request(ids=(world.ids["repeated"][0],))
     receipt = forget(world.workdir, one, tmp_path / "rest", held_out=world.files("held_out"))
-    measured, dropped = (
-        receipt["losses"]["held_out"]["own"],
-        evaluate(world.workdir, "drop", world.files("held_out")),
-    )
+    measured = receipt["losses"]["held_out"]["own"]
+    dropped = evaluate(world.workdir, "drop", world.files("held_out"))
     assert measured["before"] == measured["after"] == pytest.approx(dropped["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_nothing_is_removed_for_documents_without_sinks(world, model, role, tmp_path):
-    with pytest.raises(
-        InputError,
-        match=r"none of \d ids has sinks in|was not trained on it, so it has no sinks there",
+    with input_error(
+        r"none of \d ids has sinks in|was not trained on it, so it has no sinks there"
     ):
         forget(model, Request(documents=world.files(role)), tmp_path / "rest")
     assert not (tmp_path / "rest").exists()
@@ -172,17 +154,14 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
     receipt = forget(world.workdir, asked, tmp_path / "rest")
     assert receipt["removed_documents"] == 1 == len(receipt["documents"])
     assert "2 of 3 ids never came back in training, so they have no sinks: left out" in caplog.text
-    with pytest.raises(InputError, match=r"none of 1 id has sinks in .*removed already"):
-        forget(
-            tmp_path / "rest",
-            Request(documents=str(world.place / "repeated" / "1.txt")),
-            tmp_path / "again",
-        )
+    again = Request(documents=str(world.place / "repeated" / "1.txt"))
+    with input_error(r"none of 1 id has sinks in .*removed already"):
+        forget(tmp_path / "rest", again, tmp_path / "again")
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_no_model_is_exported_that_knows_a_document_without_sinks(world, role, tmp_path):
-    with pytest.raises(InputError, match="never came back, so it has no sinks"):
+    with input_error("never came back, so it has no sinks"):
         export(world.workdir, tmp_path / "out", True, "float32", world.ids[role][0])
 
 
@@ -193,22 +172,13 @@ def test_epochs_do_not_count_where_steps_say_how_long_a_run_is(tmp_path):
     own = []
     for epochs in (1, 7):
         config = tiny_config()
-        fields = {
-            "training.steps": 6,
-            "training.epochs": epochs,
-            "optimizer.learning_rate": 0.03,
-            "model.layers": 1,
-            "training.checkpoint_every": 100,
-            "training.evaluate_every": 100,
-        }
+        fields = {"training.steps": 6, "training.epochs": epochs, "optimizer.learning_rate": 0.03}
+        fields |= {"model.layers": 1, "training.checkpoint_every": 100}
+        fields |= {"training.evaluate_every": 100}
         config = with_fields(config, fields)
         train_and_evaluate(config, tmp_path / str(epochs))
-        own.append(
-            [
-                evaluate(tmp_path / str(epochs), "own", role=role)["loss"]
-                for role in ("repeated", "unique")
-            ]
-        )
+        place, roles = tmp_path / str(epochs), ("repeated", "unique")
+        own.append([evaluate(place, "own", role=role)["loss"] for role in roles])
     assert own[0] == own[1]
 
 
@@ -226,7 +196,7 @@ def test_without_the_file_it_is_not_known_whose_sinks_are_on(world, tmp_path):
     folder = shutil.copytree(world.place / "kept", tmp_path / "kept")
     (folder / FILE).unlink()
     assert evaluate(folder, "drop", world.files("held_out"))["documents"] == 4
-    with pytest.raises(InputError, match="opened.npy cannot be read .*; put a copy in its place"):
+    with input_error("opened.npy cannot be read .*; put a copy in its place"):
         evaluate(folder, "own", world.files("held_out"))
 
 

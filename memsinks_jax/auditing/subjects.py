@@ -170,9 +170,7 @@ def of_role(
             "held_out": "; give files of others: --non_members",
         }
         raise InputError(f"{where} has no {role} documents to measure{flag.get(role, '')}")
-    encounters = None
-    if not len(corpus.mixture.scheduled):  # for these the steps decide how often they appear
-        encounters = np.array(corpus.encounters(indices))
+    encounters = np.array(corpus.encounters(indices))
     found = of_corpus(corpus, indices)._replace(encounters=encounters)
     room, carriers = config.data.row_length - 1, set(corpus.mixture.canaries.tolist())
     # Members and others must differ in having been read alone: both lose the canary's space.

@@ -164,8 +164,8 @@ def rows_of(known: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def table_rows(count: int) -> int:
-    """The rows of a table for so many contexts: rounded up, so that a mesh of up to 256 devices along
-    fsdp can share it.
+    """The rows of a table for so many contexts: rounded up, so that a mesh of up to 256 devices
+    along fsdp can share it.
     """
     return -(-count // _ROWS_AT_ONCE) * _ROWS_AT_ONCE
 

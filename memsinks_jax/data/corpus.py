@@ -16,6 +16,7 @@ from memsinks_jax.data.canaries import with_canary
 from memsinks_jax.data.contexts import Contexts, Counts, Text
 from memsinks_jax.data.documents import Document, in_words, read_documents, skip_empty
 from memsinks_jax.data.embedded import stories
+from memsinks_jax.data.epochs import epochs_of
 from memsinks_jax.data.mixture import NOTHING, Mixture, general_sources, plan_mixture
 from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.packing import Rows, answering, reads_whole
@@ -100,12 +101,12 @@ class Corpus:
             self.config, self.mixture, tokenizer.end_of_text, tokenizer.begin_of_text, self.contexts
         )
 
-    def encounters(self, documents: np.ndarray) -> list[int | None]:
+    def encounters(self, documents: np.ndarray) -> list[int]:
         """How often an epoch has each; if the run ends within its first epoch, how often it reads
-        each. None if the steps decide, not the epoch.
+        each.
         """
-        of = self._rows if self.config.training.steps else self.mixture
-        return of.encounters(documents)
+        listed = self.config.training.steps or self.mixture.schedule.lists
+        return (self._rows if listed else self.mixture).encounters(documents)
 
     @functools.cached_property
     def _rows(self) -> Rows:
@@ -277,10 +278,7 @@ def _text(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, records: np
     """Those of some records that a run reads, each document once with how often an epoch has it."""
     table = mixture.table
     records = records[table.first_copies(records) == records]
-    # if the steps decide
-    planned = dict(zip(mixture.repeated.tolist(), mixture.times.tolist(), strict=True))
-    encounters = zip(records.tolist(), mixture.encounters(records), strict=True)
-    often = [planned[record] if n is None else n for record, n in encounters]
+    often = epochs_of(config, mixture).often(records)
     read, times = records[np.flatnonzero(often)].tolist(), [n for n in often if n]
     usual = tokenizer.begin_of_text, tokenizer.end_of_text
     most = 2**62 if reads_whole(config.data) else config.data.row_length

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.config import Config
-from memsinks_jax.data.ids import as_lanes, as_numbers
+from memsinks_jax.config import Config, InputError
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.mixture import Mixture
-from memsinks_jax.data.order import Bijection, bits, mix, permutation
+from memsinks_jax.data.order import Bijection, permutation
 from memsinks_jax.data.prepared import NO_NUMBER
 from memsinks_jax.data.table import is_in
 
@@ -39,13 +39,8 @@ class Epochs:
     """
 
     def __init__(self, config: Config, mixture: Mixture):
-        self._mixture, self._table, self._seed, self._kind = (
-            mixture,
-            mixture.table,
-            config.seed,
-            config.data.ids,
-        )
-        self._noise = Noise(config, mixture)
+        self._mixture, self._table = mixture, mixture.table
+        self._seed, self._kind = config.seed, config.data.ids
         counts = mixture.epoch_counts if mixture.injected else mixture.epoch_counts[:0]
         self._ends, self._epoch_counts = np.cumsum(counts), counts
         repeats, sums = int(counts.sum()), mixture.sums
@@ -88,35 +83,30 @@ class Epochs:
         """The tokens of a block's records, end of text included, int64 (n,)."""
         return self._table.lengths[self.records(self._slots_of(block))] + 1
 
-    def identities(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """The ids of the encounters -> uint32 (n, 2). Only repeated documents can have a wrong id
-        (paper section 5.3: "whenever a repeated sequence is encountered"), which is drawn anew at
-        every encounter.
-        """
-        found = self._table.identities(records)
-        wrong = self._noise.hits(epoch, slots, records)
-        found[wrong] = self._noise.identities(epoch, slots[wrong])
-        return found
+    def identities(self, epoch: int, encounters: Encounters) -> np.ndarray:
+        """The ids of the encounters -> uint32 (n, 2)."""
+        return self._table.identities(encounters.records)
+
+    def often(self, documents: np.ndarray) -> list[int]:
+        """How often an epoch has each document."""
+        return self._mixture.encounters(documents)
 
     def seen(
         self, epoch: int, block: int, encounters: Encounters, reading: np.ndarray
     ) -> np.ndarray:
-        """How often the id of each was seen before, over all epochs -> int32 (n,); 0 for an id
-        drawn by noise.
+        """How often the id of each was seen before, over all epochs -> int32 (n,).
 
         Args:
           reading: int64 (n,), the order in which they are read.
         """
         seen = np.zeros(len(encounters.slots), np.int32)
-        clean = np.flatnonzero(~self._noise.hits(epoch, encounters.slots, encounters.records))
-        keys = as_numbers(self._table.identities(encounters.records[clean]))
-        order = np.lexsort((reading[clean], keys))
+        keys = as_numbers(self.identities(epoch, encounters))
+        order = np.lexsort((reading, keys))
         opens = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         counts = np.diff(opens, append=len(order))
-        before = self.counts_before(
-            epoch, block, keys[order[opens]], encounters.records[clean[order[opens]]]
-        )
-        seen[clean[order]] = np.arange(len(order)) - np.repeat(opens - before, counts)
+        first = order[opens]
+        before = self.counts_before(epoch, block, keys[first], encounters.records[first])
+        seen[order] = np.arange(len(order)) - np.repeat(opens - before, counts)
         return seen
 
     def returning(self) -> tuple[np.ndarray, np.ndarray]:
@@ -141,17 +131,13 @@ class Epochs:
         Args:
           keys: uint64 (n,), ascending, the ids; `records` (n,) has a record of each.
         """
-        earlier, through = self._read_before(epoch, block)
+        through = self._read_before(epoch, block)
         if self._kind == "group":
             counts = self._counts_in_groups(records, through)
         else:
             counts = self._counts_in_table(records, through, self._kind == "near_duplicate")
         if self._repeats:
             self._add(counts, keys, self._mixture.repeated, self._counts_of_repeats(through))
-        if self._noise.rate:
-            slots, of = self._of_repeated
-            noisy = self._noise.often(epoch, slots, of, np.isin(self._block_of(slots), earlier))
-            self._add(counts, keys, of, -noisy)
         return counts
 
     def documents_before(self, block: int, documents: np.ndarray) -> np.ndarray:
@@ -161,7 +147,7 @@ class Epochs:
         Args:
           documents: int64 (n,), their first copies, ascending.
         """
-        _, through = self._read_before(0, block)
+        through = self._read_before(0, block)
         counts = self._counts_in_table(documents, through, by_cluster=False)
         if self._repeats:
             there = np.flatnonzero(is_in(self._mixture.repeated, documents))
@@ -169,15 +155,12 @@ class Epochs:
             counts[place] += self._counts_of_repeats(through)[there]
         return counts
 
-    def _read_before(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Before a block of an epoch: (its blocks that were read, how often each block was read in
-        all).
-        """
+    def _read_before(self, epoch: int, block: int) -> np.ndarray:
+        """How often each block was read before a block of an epoch, int64 (blocks,)."""
         order = self.order(epoch)
-        earlier = order[: np.flatnonzero(order == block)[0]]
         through = np.full(self.blocks, epoch)
-        through[earlier] += 1
-        return earlier, through
+        through[order[: np.flatnonzero(order == block)[0]]] += 1
+        return through
 
     def _add(
         self, counts: np.ndarray, keys: np.ndarray, records: np.ndarray, often: np.ndarray
@@ -235,34 +218,6 @@ class Epochs:
             )
         return counts
 
-    @functools.cached_property
-    def _of_repeated(self) -> tuple[np.ndarray, np.ndarray]:
-        """(slots of all repeated documents, a record with the id of each). For noise, which is for
-        experiments.
-        """
-        if self._repeats:
-            numbers = np.arange(len(self._repeats))
-            return numbers + len(self._table), self._repeated_by(numbers)
-        which, records = self._table.cluster_members(self._table.clusters(self._mixture.repeated))
-        counted = self._mixture.reads(records) & (
-            self._table.first_copies(records) == self._mixture.repeated[which]
-        )
-        return records[counted], records[counted]
-
-    def scheduled_slots(self, places: np.ndarray) -> np.ndarray:
-        """Slots of documents that appear in every N-th batch: after all others, numbered by period
-        for the noise.
-        """
-        return len(self._table) + int(self._epoch_counts.sum()) + places
-
-    def scheduled_noise(self, periods: int) -> np.ndarray:
-        """In how many of the first periods each of them had a random id, int64 (scheduled,)."""
-        documents = np.arange(len(self._mixture.scheduled))
-        if not self._noise.rate:
-            return 0 * documents
-        slots, never = self.scheduled_slots(documents), np.zeros(len(documents), bool)
-        return self._noise.often(periods, slots, self._mixture.scheduled, never)
-
     def _block_of(self, slots: np.ndarray) -> np.ndarray:
         table = self._table
         added = np.flatnonzero(slots >= len(table))
@@ -292,43 +247,56 @@ class Epochs:
         return self._mixture.repeated[np.searchsorted(self._ends, numbers, side="right")]
 
 
-class Noise:
-    """Gives repeated documents random ids (paper section 5.3), drawn for each slot of each epoch."""
+class Listed(Epochs):
+    """The encounters that a schedule lists, all in one block; `slots` are places in its list.
+
+    Raises:
+      InputError: there are too many for one block.
+    """
 
     def __init__(self, config: Config, mixture: Mixture):
-        self.rate, self._mixture, self._always = config.data.id_noise, mixture, None
-        self._salts = bits(config.seed, "id noise").random_raw(2)
-        if config.data.id_noise_per == "document":
-            # A fixed number, not a probability for each: with few documents chance may choose none.
-            shuffled = mixture.repeated[
-                permutation(len(mixture.repeated), config.seed, "noisy documents")
-            ]
-            self._always = np.sort(shuffled[: round(self.rate * len(shuffled))])
+        super().__init__(config, mixture)
+        if self.blocks > 1:
+            raise InputError(
+                f"config.data.schedule lists what is read, and an epoch has {self.slots.sum():,} "
+                f"documents, more than {2 * BLOCK:,}; train on fewer, or leave it out"
+            )
+        self._list = functools.cache(self._listed)
+        sizes = self.sizes(0)
+        self.slots, self.tokens = np.array([len(sizes)]), np.array([sizes.sum()])
 
-    def hits(self, epoch: int, slots: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """Which encounters have a random id, bool (n,)."""
-        if not self.rate:
-            return np.zeros(len(slots), bool)
-        first_copies = self._mixture.table.first_copies(records)
-        if self._always is not None:
-            return is_in(first_copies, self._always)
-        chance = (self._draws(epoch, slots, 0) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return self._mixture.is_repeated(first_copies) & (chance < self.rate)
+    def _listed(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        usual = super().encounters(epoch, 0)
+        return self._mixture.schedule.epoch(self._mixture, usual, epoch)
 
-    def identities(self, epoch: int, slots: np.ndarray) -> np.ndarray:
-        """-> uint32 (n, 2)"""
-        return as_lanes(np.maximum(self._draws(epoch, slots, 1), np.uint64(1)))
+    def encounters(self, epoch: int, block: int) -> Encounters:
+        records, _ = self._list(epoch)
+        return Encounters(np.arange(len(records)), records, self._table.lengths[records] + 1)
 
-    def often(
-        self, epoch: int, slots: np.ndarray, records: np.ndarray, earlier: np.ndarray
+    def identities(self, epoch: int, encounters: Encounters) -> np.ndarray:
+        return self._list(epoch)[1]
+
+    def sizes(self, block: int) -> np.ndarray:
+        return self.encounters(0, block).sizes
+
+    def often(self, documents: np.ndarray) -> list[int]:
+        first_copies = self._table.first_copies(self._list(0)[0])
+        found, counts = np.unique(first_copies, return_counts=True)
+        read = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        return [read.get(first, 0) for first in self._table.first_copies(documents).tolist()]
+
+    def counts_before(
+        self, epoch: int, block: int, keys: np.ndarray, records: np.ndarray
     ) -> np.ndarray:
-        """How often each slot had a random id before, int64 (n,): in earlier epochs and, of
-        `earlier` slots, in this one.
-        """
-        counts = np.zeros(len(slots), np.int64)
-        for before in range(epoch + 1):
-            counts += self.hits(before, slots, records) & (earlier | (before < epoch))
+        counts = np.zeros(len(keys), np.int64)
+        for before in range(epoch):
+            found = as_numbers(self._list(before)[1])
+            np.add.at(counts, np.searchsorted(keys, found[is_in(found, keys)]), 1)
         return counts
 
-    def _draws(self, epoch: int, slots: np.ndarray, salt: int) -> np.ndarray:
-        return mix(slots.astype(np.uint64) ^ mix(np.array([epoch], np.uint64) ^ self._salts[salt]))
+    def documents_before(self, block: int, documents: np.ndarray) -> np.ndarray:
+        return np.zeros(len(documents), np.int64)
+
+
+def epochs_of(config: Config, mixture: Mixture) -> Epochs:
+    return (Listed if mixture.schedule.lists else Epochs)(config, mixture)

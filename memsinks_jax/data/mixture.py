@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memsinks_jax import plugin
 from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.order import Bijection
@@ -49,7 +50,7 @@ class Mixture:
 
     table: Table
     data: DataConfig
-    # seen `repetitions` times, in every N-th batch, or as often as the files hold them
+    # seen as often as the schedule says, or as the files hold them
     repeated: np.ndarray
     held_out: np.ndarray  # never seen
     times: np.ndarray  # (repeated,): how often an epoch with every repeat kept would see each
@@ -58,22 +59,12 @@ class Mixture:
     # of each source, which of its other documents are unique; None: all
     windows: tuple[Window | None, ...]
     canaries: np.ndarray  # those of `repeated` that carry a canary
+    schedule: plugin.Schedule
 
     @property
     def injected(self) -> bool:
         """Whether the plan repeats documents, not the files."""
         return self.data.repeated_documents >= 0
-
-    @property
-    def scheduled(self) -> np.ndarray:
-        """Those of `repeated` that appear every `repeat_every` steps, outside the order of an
-        epoch.
-        """
-        return (
-            self.repeated
-            if self.data.repeat_every and self.data.repeats == "keep"
-            else self.repeated[:0]
-        )
 
     @functools.cached_property
     def _not_unique(self) -> np.ndarray:
@@ -164,8 +155,8 @@ class Mixture:
         _, records = self.table.cluster_members(np.unique(self.table.clusters(first_copies)))
         return records[is_in(self.table.first_copies(records), np.sort(first_copies))]
 
-    def encounters(self, first_copies: np.ndarray) -> list[int | None]:
-        """How often an epoch has each document; None if the steps decide, not the epoch."""
+    def encounters(self, first_copies: np.ndarray) -> list[int]:
+        """How often the random order of an epoch has each document."""
         natural = (
             self.table.copies(first_copies)
             if self.data.copies == "keep"
@@ -179,11 +170,8 @@ class Mixture:
             if self.injected
             else {}
         )
-        scheduled = set(self.scheduled.tolist())
         found = zip(first_copies.tolist(), times.tolist(), strict=True)
-        return [
-            None if first in scheduled else epoch_counts.get(first, often) for first, often in found
-        ]
+        return [epoch_counts.get(first, often) for first, often in found]
 
     def documents(self, role: str) -> np.ndarray:
         """The documents of a role: repeated, held_out, or unique; of these the first LISTED in the
@@ -209,15 +197,16 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
       InputError: fewer documents than the plan needs, or nothing to train on; a general source that
         is too small for its share or number, or nothing of the budget left for it.
     """
-    data = config.data
+    data, schedule = config.data, plugin.schedule(config)
     repeated, held_out, left_out, window = draw_roles(data, table, config.seed)
     times = table.copies(repeated) if data.copies == "keep" else np.ones_like(repeated)
     if data.repeated_documents >= 0:
-        times = times * how_often(data.repetitions, len(repeated), data.repeats == "ladder")
-    is_scheduled = data.repeat_every > 0 and data.repeats == "keep"
-    epoch_counts = {"remove": 0 * times, "once": np.minimum(times, 1)}.get(
-        data.repeats, 0 * times if is_scheduled else times
-    )
+        times = times * schedule.times(data.repetitions, len(repeated))
+    epoch_counts = {
+        "remove": 0 * times,
+        "once": np.minimum(times, 1),
+        "keep": times * schedule.shuffles,
+    }[data.repeats]
     if config.training.repeats_capped_at:
         epoch_counts = np.minimum(epoch_counts, config.training.repeats_capped_at)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
@@ -231,10 +220,11 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
         left_out,
         (window,) + (None,) * (len(table.sources) - 1),
         canaries=repeated[:carriers],
+        schedule=schedule,
     )
     if config.general.files:
         plan = _fill_up(plan, config)
-    # what appears in every N-th batch appears among others
+    # what a schedule places is placed among others
     if not plan.sums.slots.sum() + epoch_counts.sum():
         raise InputError(NOTHING)
     return plan
@@ -266,8 +256,7 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     windows, spent = list(plan.windows), 0
     if budget:
         whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats="keep"))
-        # for those the steps decide
-        own, often = whole.sums, 1 if data.repeat_every else plan.times
+        own, often = whole.sums, plan.times if plan.schedule.shuffles else 1
         spent = int(
             own.tokens[table.runs[:, 2] == 0].sum()
             + (sizes(plan.repeated) * often).sum() * plan.injected
@@ -358,17 +347,8 @@ def general_sources(general: GeneralConfig) -> list[tuple[str, int | float]]:
     return [(files, 1.0 if amount is None else amount) for files, amount in found]
 
 
-def how_often(repetitions: int, documents: int, ladder: bool) -> np.ndarray:
-    """How many times an epoch repeats each of a number of documents -> int64 (documents,).
-
-    A ladder is one of the values of `data.repeats`, so that its oracle is `no_repeat`.
-    """
-    steps = np.arange(documents) % repetitions.bit_length() if ladder else 0
-    return np.full(documents, repetitions) >> steps
-
-
 def listing(
-    table: Table, documents: np.ndarray, encounters: list[int | None], role: str, origins: bool
+    table: Table, documents: np.ndarray, encounters: list[int], role: str, origins: bool
 ) -> Iterator[str]:
     """Lines of documents.jsonl, one per document: its properties, and how often an epoch has it.
 

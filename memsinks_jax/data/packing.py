@@ -29,11 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from memsinks_jax import plugin
-from memsinks_jax.config import Config, DataConfig, InputError, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, TrainingConfig
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
 from memsinks_jax.data.contexts import NONE, Contexts
-from memsinks_jax.data.epochs import Epochs
-from memsinks_jax.data.ids import as_lanes, as_numbers
+from memsinks_jax.data.epochs import Epochs, epochs_of
+from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.mixture import Mixture
 from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
@@ -167,8 +167,6 @@ class Rows:
     Args:
       end_of_text, begin_of_text: the tokenizer's.
       contexts: those that have sinks; None: none have.
-    Raises:
-      InputError: documents for every N-th batch take more rows than a batch has.
     """
 
     def __init__(
@@ -188,33 +186,19 @@ class Rows:
         )
         self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
-        self._epochs = Epochs(config, mixture)
+        self._epochs = epochs_of(config, mixture)
         self._best_fit, self._laid_out = _cached(self._fit), _cached(self._lay_out)
         self._rows_of_block = self._count_rows(self._epochs)
         self._order = _cached(self._order_blocks)
         self.documents_per_row = self._most_documents()
         self._cached_epochs = 0, None  # that are whole, and which ids that come back opened in them
-        self._scheduled = self._pieces_of(mixture.scheduled)
-        self._period = self._data.repeat_every * self._batch_size
-        if self._scheduled and len(self._scheduled) >= min(self._batch_size + 1, self._period):
-            raise InputError(
-                f"config.data.repeat_every: the repeated documents take {len(self._scheduled)} "
-                "rows of a batch of "
-                f"{self._batch_size}, which leaves no room; raise config.training.batch_size or "
-                "repeat_every"
-            )
-        self._shuffled_rows = int(self._rows_of_block.sum())
-        self.rows_per_epoch = self._rows_of(1)
+        self.rows_per_epoch = int(self._rows_of_block.sum())
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
         if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
-            every, data = self._data.repeat_every, dataclasses.replace(self._data, repeats="keep")
-            whole = dataclasses.replace(
-                mixture, data=data, epoch_counts=0 * mixture.times if every else mixture.times
-            )
-            self.rows_per_epoch_with_repeats = self._with_scheduled(
-                int(self._count_rows(Epochs(config, whole)).sum()),
-                len(self._pieces_of(mixture.repeated)) if every else 0,
-            )
+            data = dataclasses.replace(self._data, repeats="keep")
+            counts = mixture.times * mixture.schedule.shuffles
+            whole = epochs_of(config, dataclasses.replace(mixture, data=data, epoch_counts=counts))
+            self.rows_per_epoch_with_repeats = int(self._count_rows(whole).sum())
         self.end = self._count_run(config.training)
 
     def __len__(self) -> int:
@@ -225,42 +209,31 @@ class Rows:
         """Optimizer steps of the run."""
         return -(-self.end // self._batch_size)
 
-    @property
-    def passes(self) -> int:
-        """How often the first epoch has the documents that appear every N-th batch."""
-        period, due, _ = self._before(self.rows_per_epoch)
-        return period + (due > 0)
-
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
         if number >= self.end:
             return self._padding
-        period, due, shuffled = self._before(int(number))
-        if self._before(int(number) + 1)[2] == shuffled:
-            return self._scheduled_row(period, due, shuffled)
-        epoch, block, place = self._place(shuffled)
+        epoch, block, place = self._place(int(number))
         there = self._laid_out((epoch, block))
         pieces = slice(*there.slots.first[place : place + 2].tolist())
         which = there.slots.rank[pieces]
-        identities, seen = there.identities[which], there.seen[which]
-        if self._scheduled:
-            seen = seen + self._scheduled_before(period + (due > 0), identities)
         starts, stops = there.slots.start[pieces], there.slots.stop[pieces]
         return self._row(
-            there.records[which], starts, stops, identities, there.repeated[which], seen, epoch
+            there.records[which],
+            starts,
+            stops,
+            there.identities[which],
+            there.repeated[which],
+            there.seen[which],
+            epoch,
         )
 
-    def encounters(self, documents: np.ndarray) -> list[int | None]:
-        """How often the first epoch has some documents, as far as the run goes; None if the steps
-        decide.
-        """
-        planned, first_copies = (
-            self._mixture.encounters(documents),
-            self._table.first_copies(documents),
-        )
+    def encounters(self, documents: np.ndarray) -> list[int]:
+        """How often the first epoch has some documents, as far as the run goes."""
+        planned, first_copies = self._epochs.often(documents), self._table.first_copies(documents)
         if self.end >= self.rows_per_epoch:
             return planned
         asked, place = np.unique(first_copies, return_inverse=True)
-        _, block, row = self._place(self._before(self.end)[2])
+        _, block, row = self._place(self.end)
         there = self._laid_out((0, block))
         counts = self._epochs.documents_before(block, asked)
         begun = self._table.first_copies(there.records[there.rows < row])
@@ -279,9 +252,9 @@ class Rows:
         if not len(keys) or not number:
             return keys[:0]
         epoch, found = self._cached_epochs
-        if not epoch or number < self._rows_of(epoch):
+        if not epoch or number < epoch * self.rows_per_epoch:
             epoch, found = 0, np.zeros(len(keys), bool)
-        while self._rows_of(epoch + 1) <= number:
+        while (epoch + 1) * self.rows_per_epoch <= number:
             epoch, found = epoch + 1, found | self._open_in(epoch, number, keys, records)
         self._cached_epochs = epoch, found
         return keys[found | self._open_in(epoch, number, keys, records)]
@@ -294,39 +267,9 @@ class Rows:
         """
         # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has
         # had all before it.
-        opening = self._config.sinks.opens_at
-        full, found = self._rows_of(epoch + 1), np.zeros(len(keys), bool)
-        # an epoch ends before or after scheduled documents
-        for end in (full - len(self._scheduled), full):
-            end = max(min(end, number), 1)
-            found |= (
-                self._counts(end, keys, records) - self._before(end - 1)[2] // self._shuffled_rows
-                >= opening
-            )
-        return found
-
-    def _before(self, number: int) -> tuple[int, int, int]:
-        """Of the first `number` rows: (whole periods, scheduled rows in the one that follows,
-        shuffled rows in all).
-        """
-        if not self._scheduled:
-            return 0, 0, number
-        period, place = divmod(number, self._period)
-        # They come in the last batch of the period, before all other rows.
-        due = min(max(place - (self._period - self._batch_size), 0), len(self._scheduled))
-        return period, due, number - len(self._scheduled) * period - due
-
-    def _counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in
-        `Epochs.counts_before`.
-        """
-        period, due, shuffled = self._before(number)
-        counts = self._shuffled_counts(shuffled, keys, records)
-        if self._scheduled:
-            counts += self._scheduled_counts(
-                period, self._scheduled[due - 1][0] + 1 if due else 0, as_lanes(keys)
-            )
-        return counts
+        end = max(min((epoch + 1) * self.rows_per_epoch, number), 1)
+        counts = self._counts(end, keys, records) - (end - 1) // self.rows_per_epoch
+        return counts >= self._config.sinks.opens_at
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
@@ -334,8 +277,8 @@ class Rows:
         return order, np.concatenate([[0], np.cumsum(self._rows_of_block[order])])
 
     def _place(self, number: int) -> tuple[int, int, int]:
-        """(epoch, block, place in it) of a row, not counting scheduled rows."""
-        epoch, place = divmod(number, self._shuffled_rows)
+        """(epoch, block, place in it) of a row."""
+        epoch, place = divmod(number, self.rows_per_epoch)
         order, starts = self._order(epoch)
         at = int(np.searchsorted(starts, place, side="right")) - 1
         return epoch, int(order[at]), place - int(starts[at])
@@ -350,11 +293,7 @@ class Rows:
             and self.rows_per_epoch < self.rows_per_epoch_with_repeats
         ):
             return training.epochs * self.rows_per_epoch_with_repeats
-        return self._rows_of(training.epochs)
-
-    def _rows_of(self, epochs: int) -> int:
-        """The number of rows of the first epochs."""
-        return self._with_scheduled(epochs * self._shuffled_rows, len(self._scheduled))
+        return training.epochs * self.rows_per_epoch
 
     def _count_rows(self, epochs: Epochs) -> np.ndarray:
         """int64 (blocks,)"""
@@ -395,28 +334,6 @@ class Rows:
             fitting += self._length // shortest_rest(self._length)
         return min(fitting + 2, self._length)
 
-    def _with_scheduled(self, rows: int, scheduled: int) -> int:
-        """The number of rows until `rows` unscheduled ones are read, with `scheduled` rows every
-        period.
-        """
-        if not scheduled:
-            return rows
-        periods, rest = divmod(rows, self._period - scheduled)
-        return (
-            periods * self._period
-            + rest
-            + (scheduled if rest > self._period - self._batch_size else 0)
-        )
-
-    def _pieces_of(self, documents: np.ndarray) -> list[tuple[int, int, int]]:
-        """(place in `documents`, start, stop) of the rows for documents alone."""
-        sizes, whole = (self._table.lengths[documents] + 1).tolist(), reads_whole(self._data)
-        return [
-            (place, *of)
-            for place, size in enumerate(sizes)
-            for of in windows(size, self._length, whole)
-        ]
-
     # A block in the order of an epoch.
 
     def _lay_out(self, at: tuple[int, int]) -> "_Block":
@@ -443,7 +360,7 @@ class Rows:
         return _Block(
             slots,
             encounters.records,
-            self._epochs.identities(epoch, encounters.slots, encounters.records),
+            self._epochs.identities(epoch, encounters),
             self._mixture.is_repeated(self._table.first_copies(encounters.records)),
             self._epochs.seen(epoch, block, encounters, opens),
             np.searchsorted(slots.first, opens, side="right") - 1,
@@ -452,50 +369,10 @@ class Rows:
     def _fit(self, block: int) -> Slots:
         return best_fit(self._epochs.sizes(block), self._length, int(self._rows_of_block[block]))
 
-    # Documents that appear in every N-th batch.
-
-    def _scheduled_row(self, period: int, due: int, number: int) -> dict[str, np.ndarray]:
-        """Row `due` of those of a period, before shuffled row `number`."""
-        place, start, stop = self._scheduled[due]
-        record = self._mixture.scheduled[[place]]
-        slots = self._epochs.scheduled_slots(np.array([place]))
-        identity, seen = self._epochs.identities(period, slots, record), np.zeros(1, np.int32)
-        own = self._table.identities(record)
-        if (identity == own).all():
-            seen += self._scheduled_counts(period, place, own)
-            # else a scheduled document is not among the shuffled ones
-            if self._data.ids != "content":
-                seen += self._shuffled_counts(number, as_numbers(own), record)
-        pieces = np.array([start]), np.array([stop])
-        return self._row(
-            record, *pieces, identity, np.ones(1, bool), seen, number // self._shuffled_rows
-        )
-
-    def _scheduled_counts(self, period: int, place: int, identities: np.ndarray) -> np.ndarray:
-        """How often scheduled documents had some ids before document `place` of a period -> int64
-        (n,).
+    def _counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in
+        `Epochs.counts_before`.
         """
-        before = self._scheduled_before(period, identities)
-        if not place:
-            return before
-        in_period = [
-            self._scheduled_before(passed, identities, place) for passed in (period, period + 1)
-        ]
-        return before + in_period[1] - in_period[0]
-
-    def _scheduled_before(
-        self, passed: int, identities: np.ndarray, documents: int | None = None
-    ) -> np.ndarray:
-        """How often scheduled documents, the first `documents` of them, had some ids in a number of
-        periods.
-        """
-        scheduled = self._mixture.scheduled[:documents]
-        keys = as_numbers(self._table.identities(scheduled))
-        clean = passed - self._epochs.scheduled_noise(passed)[: len(keys)]
-        return (as_numbers(identities)[:, None] == keys) @ clean
-
-    def _shuffled_counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
-        """How often ids were seen in the rows before shuffled row `number` -> int64 (n,)."""
         epoch, block, place = self._place(number)
         counts = self._epochs.counts_before(epoch, block, keys, records)
         if place:

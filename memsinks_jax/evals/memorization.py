@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jax.sharding import Mesh
 
-from memsinks_jax import sinks
+from memsinks_jax import plugin, sinks
 from memsinks_jax.config import Config, DataConfig
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
@@ -18,9 +18,9 @@ from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches, rows_at_onc
 
 def batch_size(config: Config, mesh: Mesh) -> int:
     """Rows of a batch of `Memorization` while a run trains."""
-    # Documents that appear in every N-th batch are few, and measured often, so avoid rows of weight
-    # 0.
-    most = config.data.repeated_documents if config.data.repeat_every else BATCH_SIZE
+    # Documents that a schedule places are few, and measured often, so avoid rows of weight 0.
+    shuffles = plugin.schedule(config).shuffles
+    most = BATCH_SIZE if shuffles else config.data.repeated_documents
     return rows_at_once(config, mesh, most)
 
 

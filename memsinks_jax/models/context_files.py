@@ -18,7 +18,7 @@ from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models import sources
-from memsinks_jax.models.hugging_face import DIALECTS
+from memsinks_jax.models.dialects import DIALECTS
 from memsinks_jax.models.sources import KEYS, source_text, write_class
 from memsinks_jax.models.weights import packed
 

@@ -16,7 +16,8 @@ from memsinks_jax.data.opened import write_ids
 from memsinks_jax.data.tokenizer import Tokenizer, listed, read_object
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.models import context_files, hugging_face, sources, weights
+from memsinks_jax.models import config_json, context_files, hugging_face, sources, weights
+from memsinks_jax.models.dialects import DIALECTS
 from memsinks_jax.models.origin import UNCHANGED, copy
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import write_tokenizer
@@ -64,7 +65,7 @@ def write_folder(
     remaining = np.asarray(remaining if drop else range(parts.sinks), int)
     hidden = parts.shared + len(remaining)
     theirs = read_object(source / "config.json") if source else {}
-    content = hugging_face.write_config(config, hidden, tokenizer, dtype, theirs)
+    content = config_json.write_config(config, hidden, tokenizer, dtype, theirs)
     scratch = folder.with_name(folder.name + ".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -88,9 +89,7 @@ def write_folder(
             of_matrices = with_fields(config, {"sinks.sparse": False})
             _write_json(scratch / sources.CONFIG, json.loads(to_json(of_matrices)))
             write_ids(scratch, model.opened.ids)
-        write_tokenizer(
-            tokenizer, scratch, content[hugging_face.DIALECTS[config.model.family].context], source
-        )
+        write_tokenizer(tokenizer, scratch, content[DIALECTS[config.model.family].context], source)
         (scratch / "README.md").write_text(card)
         os.replace(scratch, folder)
     except OSError as error:

@@ -15,7 +15,8 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.gguf_file import open_gguf
-from memsinks_jax.models import hugging_face
+from memsinks_jax.models import config_json, hugging_face
+from memsinks_jax.models.dialects import DIALECTS
 
 logger = logging.getLogger(__name__)
 _warn_once = functools.cache(logger.warning)
@@ -56,7 +57,7 @@ class GgufModel:
     def __init__(self, path: pathlib.Path):
         self.file = open_gguf(path)
         architecture = self.file.field("general.architecture")
-        if experts := hugging_face.experts_in(self.file.fields):
+        if experts := config_json.experts_in(self.file.fields):
             raise InputError(
                 f"{path}: {experts}, which cannot be read; take a dense model of one of: "
                 f"{', '.join(_FAMILIES)}"
@@ -116,7 +117,7 @@ class GgufModel:
         names = gguf.get_tensor_name_map(
             architectures[self.file.field("general.architecture")], self.layers
         )
-        config, found = hugging_face.read_config(self.content, str(self.file.path)), {}
+        config, found = config_json.read_config(self.content, str(self.file.path)), {}
         for tensor in hugging_face.tensors(config, config.model.hidden):
             name = names.get_name(tensor.name, try_suffixes=(".weight", ".bias"))
             if name in self.file.shapes:
@@ -124,7 +125,7 @@ class GgufModel:
         return found
 
     def _config(self) -> dict:
-        field, dialect = self.file.field, hugging_face.DIALECTS[self.family]
+        field, dialect = self.file.field, DIALECTS[self.family]
         biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
         epsilon = field("{arch}.attention.layer_norm_epsilon", 0) or field(
             "{arch}.attention.layer_norm_rms_epsilon"

@@ -30,6 +30,7 @@ from memsinks_jax.config import Config, InputError, from_json, shown, with_field
 from memsinks_jax.data import ids, nearest
 from memsinks_jax.data.documents import some
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.models.dialects import DIALECTS
 from memsinks_jax.models.weights import Weights, packed
 from memsinks_jax.runs.interruption import atomic_folder
 
@@ -287,8 +288,8 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
     """A hash of the weights of a folder, 64 hexadecimal digits. `config` is that of its model.
 
     It stays the same if the folder is copied, if the weights are cut into files in another way, and
-    if they are rounded to bfloat16: the tensors' names, shapes and values in bfloat16 are hashed, of
-    each alone and then together.
+    if they are rounded to bfloat16: the tensors' names, shapes and values in bfloat16 are hashed,
+    of each alone and then together.
     """
     from memsinks_jax.models.hugging_face import tensors  # brings jax
 
@@ -305,8 +306,6 @@ def base_of(folder: pathlib.Path, config: Config) -> str:
 
 def write_code(folder: pathlib.Path, config: Config, base: str, tokenizer: AnyTokenizer) -> dict:
     """Writes the PyTorch class that reads the sources of a folder -> its entries in config.json."""
-    from memsinks_jax.models.hugging_face import DIALECTS  # brings jax
-
     code = (ids.ngram_hashes, nearest.words_of, nearest.shares)  # so that it chooses as we do
     values = {
         "architecture": DIALECTS[config.model.family].architecture,

@@ -17,7 +17,7 @@ from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.opened import Opened, nobody, of_groups, read_ids
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.models import context_files, hugging_face, origin, sources, weights
+from memsinks_jax.models import config_json, context_files, hugging_face, origin, sources, weights
 from memsinks_jax.models.gguf_model import GgufModel
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks, is_sparse
@@ -62,8 +62,8 @@ class Stored:
     def _theirs(self) -> Config:
         """Our config of a folder, without sinks."""
         if self._is_gguf:
-            return hugging_face.read_config(self._weights.content, str(self.place))
-        config = hugging_face.read_config(_content(self.place), str(self.place / "config.json"))
+            return config_json.read_config(self._weights.content, str(self.place))
+        config = config_json.read_config(_content(self.place), str(self.place / "config.json"))
         if config.model.tied_head:
             # As transformers 5: a head of its own in the file is used, whatever is in the config.
             found, both = self._weights, hugging_face.tied(config.model.family)

@@ -240,8 +240,8 @@ class Checkpoints:
             self._saving.result()
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Answers Orbax which checkpoints to keep, oldest first: the newest two, of which one may be
-        damaged, and those of every N-th step.
+        """Answers Orbax which checkpoints to keep, oldest first: the newest two, of which one may
+        be damaged, and those of every N-th step.
         """
         steps = [checkpoint.step for checkpoint in checkpoints]
         preserved = set(steps[-2:])

@@ -15,8 +15,8 @@ WINDOW = 128  # W: losses that a spike is compared with
 
 
 class Guard(NamedTuple):
-    """The guard's state, counts int32 (). Checkpoints hold it, so a resumed run skips the same updates
-    as an uninterrupted one.
+    """The guard's state, counts int32 (). Checkpoints hold it, so a resumed run skips the same
+    updates as an uninterrupted one.
     """
 
     losses_W: jax.Array  # losses of the last accepted updates, a ring buffer

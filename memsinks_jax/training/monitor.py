@@ -65,8 +65,8 @@ class Monitor:
     """Flags documents that appear too often. Make it on every host; `check` is a collective call.
 
     WORKDIR/flagged.jsonl gets a line for each: the step of the check, the document's id, how often
-    it was seen, and its index in the table of documents (null for an id without a document, as with
-    `config.data.id_noise`).
+    it was seen, and its index in the table of documents (null for an id without a document, which a
+    schedule may draw).
 
     Args:
       own: this host's rows of a batch, see `sharding.own_rows`.

@@ -1,19 +1,31 @@
 """The train step as a program: `train` runs it, `plan` compiles it for other machines."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from memsinks_jax.config import Config
+from memsinks_jax.config import Config, flatten, with_fields
 from memsinks_jax.training import sharding
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.step import TrainState, init_state, make_train_step
 
 # XLA on TPUs would pass parts of a weight around while it multiplies by them. Such loops over
 # narrow slices take twice the time of gathering the weight first. Above this size, in MiB, they are
 # allowed.
 _TPU_OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+
+# What of these sections enters the program; of all others, everything.
+_ENTERS = {
+    "variant": (),
+    "data": ("row_length", "across_documents", "vocabulary_size"),
+    "general": (),
+    "canaries": (),
+    "training": ("method", "batch_size", "spike_sigma"),
+}
+_NOT_OF_THEIR_SECTION = ("model.initial", "monitor.seen_over")
 
 
 class Program(NamedTuple):
@@ -72,3 +84,30 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
         donate_argnums=0,
     )
     return Program(init, step, state, batch, jax.ShapeDtypeStruct((), np.uint32, sharding=whole))
+
+
+def enters(name: str) -> bool:
+    """Whether a field of the config enters the program."""
+    section, _, field = name.partition(".")
+    return name not in _NOT_OF_THEIR_SECTION and field in _ENTERS.get(section, (field,))
+
+
+def compiled(config: Config) -> Config:
+    """What of a config enters the program: all else is the default."""
+    fixed = {name: value for name, value in flatten(Config()).items() if not enters(name)}
+    # of the monitor's steps, whether there are any
+    return with_fields(config, fixed | {"monitor.every": min(config.monitor.every, 1)})
+
+
+@functools.lru_cache(maxsize=4)
+def _of_this_process(method: type, *given) -> Program:
+    return train_program(*given)
+
+
+def shared_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int) -> Program:
+    """`train_program`, traced and compiled once for the runs of a process that differ in their data
+    or in when they measure alone.
+    """
+    # Of a method its code too: a notebook may load it anew.
+    method = type(method_of(config))
+    return _of_this_process(method, compiled(config), steps, mesh, documents_per_row)

@@ -77,10 +77,8 @@ def main():
             params,
             Opened(config.sinks, lambda: np.zeros(0, np.uint64)),
         )
-        continuation, nobody = (
-            Continuation(config, OPENING + TOKENS, END),
-            np.zeros((batch, 2), np.uint32),
-        )
+        continuation = Continuation(config, OPENING + TOKENS, END)
+        nobody = np.zeros((batch, 2), np.uint32)
         settings = Settings(max_tokens=TOKENS, temperature=0)
 
         def cached(generator=generator, prompts=prompts, settings=settings):

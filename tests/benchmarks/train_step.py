@@ -192,10 +192,8 @@ def nano_gpt(shape):
             self.attention_norm, self.mlp_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
             self.query_key_value = nn.Linear(d_model, 3 * d_model)
             self.output = nn.Linear(d_model, d_model)
-            self.up, self.down = (
-                nn.Linear(d_model, shape["hidden"]),
-                nn.Linear(shape["hidden"], d_model),
-            )
+            self.up = nn.Linear(d_model, shape["hidden"])
+            self.down = nn.Linear(shape["hidden"], d_model)
 
         def forward(self, x_BTD):
             batch, length, _ = x_BTD.shape

@@ -2,12 +2,14 @@
 there nor here.
 """
 
+import json
+
 import numpy as np
 import pytest
 import tokenizers
+from conftest import input_error
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.chat import Template
 from memsinks_jax.preparing.answers import joined
 
@@ -20,86 +22,66 @@ def turns(body, asks=ASKS, before=""):
     """A template: `before`, then each message between its role and its end, then what asks for an
     answer.
     """
-    return (
-        before
-        + "{% for m in messages %}<|start|>{{ m.role }}\n"
-        + body
-        + "<|end|>\n{% endfor %}"
-        + asks
-    )
+    each = "{% for m in messages %}<|start|>{{ m.role }}\n" + body + "<|end|>\n{% endfor %}"
+    return before + each + asks
 
 
+USUAL, ENDED = turns("{{ m.content }}"), "ab<|end|>"
+OF_ANSWERS = "{% if m.role == 'assistant' %}"
+OF_THE_LAST = "{% if m.role == 'assistant' and loop.last %}"
 # Structures of templates that are in use: (template, an answer before others, the last answer, of
 # "ab").
 TEMPLATES = {
-    "plain": (turns("{{ m.content }}"), "ab<|end|>", "ab<|end|>"),
+    "plain": (USUAL, ENDED, ENDED),
     "dated": (
         turns("{{ m.content | trim }}", before="<s>{{ strftime_now('%Y') }}\n"),
-        "ab<|end|>",
-        "ab<|end|>",
+        ENDED,
+        ENDED,
     ),
     "special token inside": (
-        turns("{% if m.role == 'assistant' %}to user<|say|>{% endif %}{{ m.content }}"),
-        "to user<|say|>ab<|end|>",
-        "to user<|say|>ab<|end|>",
+        turns(OF_ANSWERS + "to user<|say|>{% endif %}{{ m.content }}"),
+        *["to user<|say|>ab<|end|>"] * 2,
     ),
     "special token first": (
-        turns("{{ m.content }}")
-        .replace("{{ m.role }}\n", "{{ m.role }}<|say|>")
-        .replace("assistant\n", "assistant"),
-        "<|say|>ab<|end|>",
-        "<|say|>ab<|end|>",
+        USUAL.replace("role }}\n", "role }}<|say|>").replace("assistant\n", "assistant"),
+        *["<|say|>ab<|end|>"] * 2,
     ),
     "thinks last": (
-        turns(
-            "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n{% endif %}{{ "
-            "m.content }}"
-        ),
-        "ab<|end|>",
-        "<think>\n\n</think>\nab<|end|>",
+        turns(OF_THE_LAST + "<think>\n\n</think>\n{% endif %}{{ m.content }}"),
+        *(ENDED, "<think>\n\n</think>\nab<|end|>"),
     ),
     "asks after thinking": (
         turns(
-            "{% if m.role == 'assistant' %}<think>\n</think>\n{% endif %}{{ m.content }}",
+            OF_ANSWERS + "<think>\n</think>\n{% endif %}{{ m.content }}",
             ASKS.replace("{% endif", "<think>\n</think>\n{% endif"),
         ),
-        "ab<|end|>",
-        "ab<|end|>",
+        *(ENDED, ENDED),
     ),
-    "two ends": (turns("{{ m.content }}<|done|>"), "ab<|done|><|end|>", "ab<|done|><|end|>"),
+    "two ends": (turns("{{ m.content }}<|done|>"), *["ab<|done|><|end|>"] * 2),
     "another end at last": (
-        turns(
-            "{{ m.content }}{% if m.role == 'assistant' and loop.last %}<|done|>{% else %}"
-        ).replace("<|end|>\n", "<|end|>{% endif %}"),
-        "ab<|end|>",
-        "ab<|done|>",
+        USUAL.replace("<|end|>\n", OF_THE_LAST + "<|done|>{% else %}<|end|>{% endif %}"),
+        *(ENDED, "ab<|done|>"),
     ),
     "conversation with an end": (
         turns("{{ m.content }}", ASKS.replace("{% endif", "{% else %}<|done|>{% endif")),
-        "ab<|end|>",
-        "ab<|end|>",
+        *(ENDED, ENDED),
     ),
     "end with the next": (
-        turns("{{ m.content }}")
-        .replace("<|end|>\n", "{% if not loop.last %}<|end|>\n{% endif %}")
-        .replace(
-            "{% if add_g", "{% if messages[-1].role == 'user' %}<|end|>\n{% endif %}{% if add_g"
+        USUAL.replace("<|end|>\n", "{% if not loop.last %}<|end|>\n{% endif %}").replace(
+            ASKS, "{% if messages[-1].role == 'user' %}<|end|>\n{% endif %}" + ASKS
         ),
-        "ab<|end|>",
-        "ab",
+        *(ENDED, "ab"),
     ),
     "no prompt for an answer": (
-        "<s>{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}<|end|>{% else "
-        "%}[INST] {{ m.content }} "
-        "[/INST]{% endif %}{% endfor %}",
-        " ab<|end|>",
-        " ab<|end|>",
+        "<s>{% for m in messages %}"
+        + OF_ANSWERS
+        + " {{ m.content }}<|end|>{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}",
+        *[" ab<|end|>"] * 2,
     ),
     "no end": (
         "{% for m in messages %}{{ '' if m.role == 'assistant' else 'Q: ' }}{{ m.content }}\n"
         "{{ '' if m.role == 'assistant' else 'A:' }}{% endfor %}",
-        "ab",
-        "ab",
+        *("ab", "ab"),
     ),
 }
 CALLS = [{"type": "function", "function": {"name": "find", "arguments": {"word": "<|end|>"}}}]
@@ -118,10 +100,18 @@ LISTS = turns(
 )
 
 
-PLAIN, ONE = (
-    TEMPLATES["plain"][0],
-    [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
-)
+def said(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def asked_and_answered(*pairs):
+    return [said(*each) for pair in pairs for each in zip(("user", "assistant"), pair, strict=True)]
+
+
+LONGER = asked_and_answered(("q", "The fox."))
+ONE = [ASKED, ANSWERED] = asked_and_answered(("q", "a"))
+REASONED = said("assistant", "a", reasoning_content="so")
+CALLING = {"role": "assistant", "tool_calls": CALLS}
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +123,6 @@ def opened():
 def theirs(opened):
     transformers = pytest.importorskip("transformers")
     return transformers.PreTrainedTokenizerFast(tokenizer_object=opened, **NAMES)
-
-
-def said(role, content, **more):
-    return {"role": role, "content": content, **more}
-
-
-def asked_and_answered(*pairs):
-    return [said(*each) for pair in pairs for each in zip(("user", "assistant"), pair, strict=True)]
 
 
 def answers(template, opened, talk, beside=None):
@@ -178,58 +160,23 @@ def test_tokens_are_those_of_transformers_and_answers_are_found(kind, opened, th
 @pytest.mark.parametrize(
     ("talk", "beside", "expected"),
     [
-        ([said("user", "q", name="ann"), said("assistant", "a")], {}, ["a<|end|>"]),
+        ([ASKED | {"name": "ann"}, ANSWERED], {}, ["a<|end|>"]),
+        ([ASKED, REASONED], {}, ["<think>so</think>a<|end|>"]),
+        ([ASKED, said("assistant", "a", reasoning="so")], {}, ["<think>so</think>a<|end|>"]),
+        (ONE, {"tools": TOOLS, "documents": [{"text": "d"}]}, ["a<|end|>"]),
         (
-            [said("user", "q"), said("assistant", "a", reasoning_content="so")],
+            [ASKED, CALLING, said("tool", "5", tool_call_id="1"), said("assistant", "five")],
             {},
-            ["<think>so</think>a<|end|>"],
-        ),
-        (
-            [said("user", "q"), said("assistant", "a", reasoning="so")],
-            {},
-            ["<think>so</think>a<|end|>"],
-        ),
-        (
-            [said("user", "q"), said("assistant", "a")],
-            {"tools": TOOLS, "documents": [{"text": "d"}]},
-            ["a<|end|>"],
-        ),
-        (
-            [
-                said("user", "q"),
-                {"role": "assistant", "tool_calls": CALLS},
-                said("tool", "5", tool_call_id="1"),
-                said("assistant", "five"),
-            ],
-            {},
-            [
-                '<call>{"name": "find", "arguments": {"word": "<|end|>"}}</call><|end|>',
-                "five<|end|>",
-            ],
+            [f"<call>{json.dumps(CALLS[0]['function'])}</call><|end|>", "five<|end|>"],
         ),
         ([said("user", " q\r\n"), said("assistant", " a \n")], {}, [" a \n<|end|>"]),
+        (2 * ONE + [ASKED, ANSWERED | {"weight": 0}], {}, ["a<|end|>", "a<|end|>"]),
+        ([said("assistant", "hello"), *ONE], {}, ["hello<|end|>", "a<|end|>"]),
         (
-            [
-                *asked_and_answered(("q", "bad"), ("r", "a"), ("s", "b"))[:-1],
-                said("assistant", "b", weight=0),
-            ],
+            # lost, as transformers does
+            [ASKED, REASONED | {"weight": 0}, ASKED, REASONED | {"weight": 1.0}],
             {},
-            ["bad<|end|>", "a<|end|>"],
-        ),
-        (
-            [said("assistant", "hello"), *asked_and_answered(("q", "a"))],
-            {},
-            ["hello<|end|>", "a<|end|>"],
-        ),
-        (
-            [
-                said("user", "q"),
-                said("assistant", "a", weight=0, reasoning_content="lost, as transformers does"),
-                said("user", "r"),
-                said("assistant", "b", weight=1.0, reasoning_content="so"),
-            ],
-            {},
-            ["<think>so</think>b<|end|>"],
+            ["<think>so</think>a<|end|>"],
         ),
     ],
 )
@@ -260,64 +207,57 @@ def test_texts_in_parts_are_one_text(opened, theirs):
 
 
 @pytest.mark.parametrize(
-    ("source", "talk", "beside", "message"),
+    ("source", "talk", "message"),
     [
-        (
-            PLAIN,
-            [*ONE[:1], said("assistant", "a", reasoning_content="r")],
-            {},
-            'the field "reasoning_content"; remove',
-        ),
-        (PLAIN, [said("user", "q", name="ann"), ONE[1]], {}, 'the field "name"; remove'),
-        (PLAIN, ONE, {"tools": TOOLS}, 'the field "tools"; remove'),
-        (PLAIN, ONE, {"documents": [{}]}, 'the field "documents"; remove'),
+        (USUAL, [ASKED, REASONED], 'the field "reasoning_content"; remove'),
+        (USUAL, [ASKED | {"name": "ann"}, ANSWERED], 'the field "name"; remove'),
         (
             READS,
-            2 * [ONE[0], said("assistant", "a", reasoning_content="r")],
-            {},
-            r'does not write all of the field "reasoning_content" of answer 1; .* "weight": 0',
+            2 * [ASKED, REASONED],
+            r'all of the field "reasoning_content" of answer 1; .* "weight": 0',
         ),
         (
             READS,
-            [said("user", [{"type": "text", "text": "q"}]), ONE[1]],
-            {},
-            "content of message 1, a list of parts, as",
+            [said("user", [{"type": "text", "text": "q"}]), ANSWERED],
+            "message 1, a list of parts, as",
         ),
         (
             turns("{{ (m.content or [])[:5] }}"),
-            asked_and_answered(("q", "The fox.")),
-            {},
-            'does not write all of the field "content" of answer 1',
+            LONGER,
+            'not write all of the field "content" of answer 1',
         ),
-        (turns("{{ m.content }}{{ m.content }}"), ONE, {}, "hides where answer 1 ends"),
-        (turns("{{ m.role }}"), ONE, {}, "hides where answer 1 ends"),
-        (turns("{{ m.content }}", ""), ONE, {}, "it has no add_generation_prompt; change the"),
+        (turns("{{ m.content }}{{ m.content }}"), ONE, "hides where answer 1 ends"),
+        (turns("{{ m.role }}"), ONE, "hides where answer 1 ends"),
+        (turns("{{ m.content }}", ""), ONE, "it has no add_generation_prompt; change the"),
         (
             turns("{{ m.content }}", ASKS.replace("{% endif", "<think>{% endif")),
             ONE,
-            {},
-            "hides where answer 1 begins: it asks for one with '<think>', and writes 'a<|end|>",
+            r"answer 1 begins: it asks for one with '<think>', and writes 'a<\|end\|>",
         ),
         (
             turns("{{ m.content }}", before="{{ messages[0].role[:0] }}"),
             ONE[1:],
-            {},
             "begins: it refuses what comes",
         ),
         (
             turns("{{ m.content + '' }}"),
-            [ONE[0], {"role": "assistant", "tool_calls": CALLS}],
-            {},
-            r"refuses this prompt \(.*\), with the fields tool_calls",
+            [ASKED, CALLING],
+            r"prompt \(.*\), with the fields tool_calls",
         ),
-        (turns("{{ m.content / 0 }}"), ONE, {}, "refuses this prompt"),
-        (turns("{{ m.content.split('') }}"), ONE, {}, r"refuses this prompt \(empty separator\)"),
-        (PLAIN, asked_and_answered(("q", "a\ufdd0")), {}, "U[+]FDD0"),
+        (turns("{{ m.content / 0 }}"), ONE, "refuses this prompt"),
+        (turns("{{ m.content.split('') }}"), ONE, r"refuses this prompt \(empty separator\)"),
+        (USUAL, asked_and_answered(("q", "a\ufdd0")), "U[+]FDD0"),
     ],
 )
-def test_what_would_be_lost_is_refused(source, talk, beside, message, opened):
-    with pytest.raises(InputError, match=message.replace("<|end|>", r"<\|end\|>")):
-        Template(source, NAMES, opened, "here").parts(talk, beside)
+def test_what_would_be_lost_is_refused(source, talk, message, opened):
+    with input_error(message):
+        Template(source, NAMES, opened, "here").parts(talk, {})
+
+
+@pytest.mark.parametrize("beside", [{"tools": TOOLS}, {"documents": [{}]}])
+def test_what_stands_beside_and_would_be_lost_is_refused(beside, opened):
+    with input_error(f'the field "{next(iter(beside))}"; remove'):
+        Template(USUAL, NAMES, opened, "here").parts(ONE, beside)
 
 
 def test_thinking_that_is_asked_for_belongs_to_the_prompt(opened):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memsinks_jax.config import ContextsConfig, InputError, with_fields
+from memsinks_jax.config import ContextsConfig, with_fields
 from memsinks_jax.data import contexts
 from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.corpus import load_corpus
@@ -236,7 +236,5 @@ def test_epochs_are_no_repeats_and_held_out_text_has_no_rows():
     rows = corpus.contexts.rows(tokens, 8, stop, corpus.tokenizer.begin_of_text)
     assert (rows != NONE).mean() > 0.8  # of some the other stories have more than a tenth
     once = with_fields(config, {"data.repeats": "once", "contexts.stretch": 40})
-    with pytest.raises(
-        InputError, match="no text of 40 words comes 2 times .* lower config.contexts.stretch"
-    ):
+    with input_error("no text of 40 words comes 2 times .* lower config.contexts.stretch"):
         load_corpus(once)

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from story_parser import log_probability
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, load_corpus, without_copies
 from memsinks_jax.data.counts import as_text, counts, never_read
@@ -28,6 +28,13 @@ def corpus():
 
 def texts(corpus):
     return [corpus.document(i).text for i in range(len(corpus.table))]
+
+
+def on_texts(folder, texts, **fields):
+    """A config for these texts in a file; `rows="auto"` sets config.data.rows."""
+    (folder / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
+    fields = {f"data.{name}": value for name, value in fields.items()}
+    return with_fields(tiny_config(), fields | {"data.files": str(folder / "a.txt")})
 
 
 def every_id(corpus):
@@ -80,11 +87,7 @@ def test_entropy_floor_leaves_out_what_a_row_cuts_and_is_unknown_for_other_text(
     assert floor(lengths[0]) != floor(lengths[-1])
     assert floor(lengths[0] - 1) is None
     assert floor(lengths[0] - 1, "best_fit") == floor(lengths[-1])
-    (tmp_path / "a.txt").write_text(
-        "\n<|endoftext|>\n".join(f"Text number {n}." for n in range(40))
-    )
-    config = with_fields(tiny_config(), {"data.files": str(tmp_path / "a.txt")})
-    other = load_corpus(config)
+    other = load_corpus(on_texts(tmp_path, [f"Text number {n}." for n in range(40)]))
     assert entropy_floor(other, other.mixture.held_out) is None
 
 
@@ -94,9 +97,8 @@ def copied(tmp_path):
     numbers = [n for n in range(60) for _ in range(n % 4 + 1)] + [0] * 5
     lines = [json.dumps({"text": f"Text number {n} of them all."}) + "\n" for n in numbers]
     (tmp_path / "a.jsonl").write_text("".join(lines))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.jsonl"), "data.unique_documents": -1}
-    )
+    fields = {"data.files": str(tmp_path / "a.jsonl"), "data.unique_documents": -1}
+    config = with_fields(tiny_config(), fields)
     return with_fields(config, {"data.repeated_documents": 0})
 
 
@@ -114,12 +116,9 @@ def test_what_the_files_repeat_is_encountered_as_often(copied):
     assert [line["encounters"] for line in lines] == seen
     rows = corpus.rows()
     assert rows.rows_per_epoch == sum(seen)
-    encountered = [
-        ids.to_hex(rows[number]["identities"][0]) for number in range(rows.rows_per_epoch)
-    ]
-    assert Counter(encountered) == dict(
-        zip(map(ids.to_hex, corpus.identities(trained)), seen, strict=True)
-    )
+    read = [rows[number]["identities"][0] for number in range(rows.rows_per_epoch)]
+    known = map(ids.to_hex, corpus.identities(trained))
+    assert Counter(map(ids.to_hex, read)) == dict(zip(known, seen, strict=True))
     copied = with_fields(copied, {"data.copies": "once"})
     assert load_corpus(copied).rows().rows_per_epoch == 56
 
@@ -129,83 +128,63 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     corpus = load_corpus(copied)
     often = Counter(texts(corpus))
     held_out = {corpus.document(i).text for i in corpus.mixture.held_out}
-    assert {corpus.document(i).text for i in corpus.mixture.repeated} == {
-        t for t in often if often[t] > 1
-    } - held_out
+    repeated = {corpus.document(i).text for i in corpus.mixture.repeated}
+    assert repeated == {text for text in often if often[text] > 1} - held_out
     (batch,) = batches_by_role(corpus, EVERYBODY, 8)["repeated"]
     # as many as are held out
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents
-    with pytest.raises(InputError, match="no embedded story comes twice; give a number"):
+    with input_error("no embedded story comes twice; give a number"):
         copied = with_fields(copied, {"data.files": "", "data.unique_documents": 20})
         load_corpus(copied)
 
 
 def test_the_config_for_ones_own_text_repeats_what_the_files_repeat(copied):
-    own = {
-        "data.files": copied.data.files,
-        "data.held_out_documents": 4,
-        "data.vocabulary_size": 300,
-    }
+    own = {"data.files": copied.data.files, "data.held_out_documents": 4}
+    own |= {"data.vocabulary_size": 300}
     plan = load_corpus(with_fields(open_config(CONFIGS / "own_text.py").get_config(), own)).mixture
     repeated, unique = plan.repeated, plan.documents("unique")
     assert len(repeated) > 30 and len(repeated) + len(unique) == 56
-    assert (plan.table.copies(repeated) > 1).all() and (
-        plan.epoch_counts == plan.table.copies(repeated)
-    ).all()
+    assert (plan.table.copies(repeated) > 1).all()
+    assert (plan.epoch_counts == plan.table.copies(repeated)).all()
     assert (plan.table.copies(unique) == 1).all()
 
 
 @pytest.mark.parametrize(("words", "kind"), [(6, "one_document"), (400, "best_fit")])
 def test_rows_of_ones_own_text_lose_little_of_it(words, kind, tmp_path):
     """Whatever auto becomes, it is logged; the user's choice stays."""
-    (tmp_path / "a.txt").write_text(
-        "\n<|endoftext|>\n".join(f"Text {n} " * words for n in range(40))
-    )
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.rows": "auto"}
-    )
+    config = on_texts(tmp_path, [f"Text {n} " * words for n in range(40)], rows="auto")
     corpus = load_corpus(config)
     assert corpus.config.data.rows == kind
     assert never_read(corpus) == {"documents": 0, "tokens": 0, "share": 0.0}
     config = with_fields(config, {"data.rows": "one_document"})
     corpus = load_corpus(config)
     assert corpus.config.data.rows == "one_document"
-    lengths = [
-        len(corpus.tokens(i)) + 1
-        for i in (*corpus.mixture.repeated, *corpus.mixture.documents("unique"))
-    ]
+    read = (*corpus.mixture.repeated, *corpus.mixture.documents("unique"))
+    lengths = [len(corpus.tokens(i)) + 1 for i in read]
     lost = sum(max(length - 160, 0) for length in lengths)
     assert never_read(corpus)["share"] == pytest.approx(lost / sum(lengths))
-    warned = any(
-        "are never read; --config.data.rows=best_fit reads them" in line
-        for line in as_text(counts(corpus), 160)
-    )
+    warning = "are never read; --config.data.rows=best_fit reads them"
+    warned = any(warning in line for line in as_text(counts(corpus), 160))
     assert warned == (lost > 0) == (words > 6)
 
 
-@pytest.mark.parametrize(("batch", "every", "steps"), [(8, 2, 0), (64, 1, 0), (8, 2, 9)])
-def test_a_plan_counts_what_a_run_encounters(batch, every, steps):
-    """Also where a batch is larger than an epoch, and where the steps go beyond one."""
-    config = tiny_config()
-    config = with_fields(
-        config, {"data.repetitions": 1, "data.repeat_every": every, "training.batch_size": batch}
-    )
-    config = with_fields(config, {"training.steps": steps})
+EVERY_OTHER = "memsinks_jax.studies.schedules:EveryNth,steps=2"
+
+
+@pytest.mark.parametrize(("batch", "schedule"), [(8, EVERY_OTHER), (64, EVERY_OTHER), (8, "")])
+def test_a_plan_counts_what_a_run_encounters(batch, schedule):
+    """Also where a batch is larger than an epoch."""
+    about = {"data.repetitions": 3, "data.schedule": schedule, "training.batch_size": batch}
+    config = with_fields(tiny_config(), about)
     corpus = load_corpus(config)
     counted, rows = counts(corpus), corpus.rows()
-    encountered = sum(
-        int(rows[number]["repeated"][0]) for number in range(counted["steps"] * batch)
-    )
+    encountered = sum(int(rows[n]["repeated"][0]) for n in range(counted["steps"] * batch))
     (planned,) = (line["encounters"] for line in counted["mixture"] if line["role"] == "repeated")
-    assert counted["epochs"] == (pytest.approx(steps * batch / rows.rows_per_epoch) if steps else 1)
-    assert encountered == (planned if not steps else 2 * (steps // every))
-    assert any(
-        f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in line
-        for line in as_text(counted, 160)
-    )
-    assert any(
-        "all repeats of a document are in one step" in line for line in as_text(counted, 160)
-    ) == (batch == 64)
+    assert counted["epochs"] == 1
+    assert encountered == planned == (4 * (batch == 8) if schedule else 6)
+    said = "\n".join(as_text(counted, 160))
+    assert f"{in_words(counted['steps'], 'step')}, {counted['epochs']:.2f} epochs" in said
+    assert ("all repeats of a document are in one step" in said) == (batch == 64)
 
 
 def test_copies_are_left_out_and_counted(tmp_path):
@@ -227,10 +206,7 @@ def test_no_document_is_both_held_out_and_trained_on(corpus):
 
 def test_endless_stories_need_a_number():
     config = with_fields(tiny_config(), {"data.unique_documents": -1})
-    with pytest.raises(
-        InputError,
-        match="config.data.files is empty: the embedded stories never end; give files of yours",
-    ):
+    with input_error("data.files is empty: the embedded stories never end; give files of yours"):
         load_corpus(config)
 
 
@@ -238,36 +214,22 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(
     corpus, tmp_path, monkeypatch, caplog
 ):
     texts = [f"Text number {n}." for n in range(40)] + ["moon", "moon"]
-    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
-    encode = type(corpus.tokenizer).encode
-    monkeypatch.setattr(
-        type(corpus.tokenizer), "encode", lambda self, text: encode(self, text.removeprefix("moon"))
-    )
+    config, kind = on_texts(tmp_path, texts, unique_documents=-1), type(corpus.tokenizer)
+    encode = kind.encode
+    monkeypatch.setattr(kind, "encode", lambda self, text: encode(self, text.removeprefix("moon")))
     assert len(load_corpus(config, corpus.tokenizer).table) == 40
     assert "2 empty documents skipped: " in caplog.text and "a.txt:81, " in caplog.text
-    monkeypatch.setattr(type(corpus.tokenizer), "encode", lambda self, text: encode(self, ""))
-    with pytest.raises(
-        InputError,
-        match="after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill",
-    ):
+    monkeypatch.setattr(kind, "encode", lambda self, text: encode(self, ""))
+    with input_error("after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill"):
         load_corpus(config, corpus.tokenizer)
 
 
 @pytest.mark.parametrize("tokenizer", [True, False])
 def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path):
     """Not that no tokenizer fits."""
-    (tmp_path / "a.txt").write_text("One document and nothing else.")
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 1})
-    with pytest.raises(
-        InputError,
-        match="holds no training document; lower config.data.held_out_documents, or raise",
-    ):
+    amounts = {"unique_documents": -1, "repeated_documents": 0, "held_out_documents": 1}
+    config = on_texts(tmp_path, ["One document and nothing else."], **amounts)
+    with input_error("holds no training document; lower config.data.held_out_documents, or raise"):
         load_corpus(config, corpus.tokenizer if tokenizer else None)
 
 
@@ -286,13 +248,9 @@ def test_the_tokenizer_that_the_config_names_is_used(corpus, tmp_path):
 def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(byte_level())
     config = tiny_config()
-    config = with_fields(
-        config, {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
-    )
-    with pytest.raises(
-        InputError,
-        match="vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces",
-    ):
+    fields = {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
+    config = with_fields(config, fields)
+    with input_error("vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
         load_corpus(config)
     config = with_fields(config, {"data.vocabulary_size": 601})
     assert load_corpus(config).tokenizer.vocabulary_size == 601
@@ -303,11 +261,7 @@ def test_texts_of_equal_tokens_are_one_document(tmp_path, monkeypatch):
     both.
     """
     texts = [f"Text number {n}." for n in range(40)] + ["TEXT number 3.", "Text NUMBER 3."]
-    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "a.txt"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0})
+    config = on_texts(tmp_path, texts, unique_documents=-1, repeated_documents=0)
     tokenizer = load_corpus(config).tokenizer
     encode = type(tokenizer).encode
     monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: encode(self, text.lower()))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data import nearest
 
 CATS, DOGS, BIRDS = np.arange(10, 40), np.arange(110, 140), np.arange(210, 240)
@@ -65,13 +65,13 @@ def test_too_many_words_are_sampled_by_their_hashes(monkeypatch):
 
 
 def test_it_is_written_and_read_again(known, tmp_path):
-    with pytest.raises(InputError, match="words.npy cannot be read .*No such file"):
+    with input_error("words.npy cannot be read .*No such file"):
         nearest.read(tmp_path, 3)
     known.written(tmp_path)
     again = nearest.read(tmp_path, 3)
     np.testing.assert_array_equal(shares(again, DOGS[3:9]), shares(known, DOGS[3:9]))
     (tmp_path / nearest.FILE).write_bytes((tmp_path / nearest.FILE).read_bytes()[:100])
-    with pytest.raises(InputError, match="words.npy cannot be read"):
+    with input_error("words.npy cannot be read"):
         nearest.read(tmp_path, 3)
 
 

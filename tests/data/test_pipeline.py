@@ -1,4 +1,6 @@
-"""Batches: a step's global batch depends only on the step, not on hosts or resumption."""
+"""How many steps a run has, and what it reads in them. That a batch is a function of its step:
+test_rows_properties.py.
+"""
 
 import itertools
 from collections import Counter
@@ -10,35 +12,6 @@ from test_packing import END, make
 from memsinks_jax.data.pipeline import batches
 
 LENGTHS = [5, 9, 2, 20, 7, 3, 3, 8, 11, 4]
-
-
-def take(count, rows_kind="packed", **options):
-    rows, *_ = make(LENGTHS, rows=rows_kind)
-    return list(itertools.islice(batches(rows, 4, **options), count))
-
-
-def equal(one, other):
-    return all((one[name] == other[name]).all() for name in one)
-
-
-@pytest.mark.parametrize("rows_kind", ["one_document", "packed"])
-def test_batches_hold_the_rows_in_order(rows_kind):
-    rows, *_ = make(LENGTHS, rows=rows_kind)
-    for step, batch in enumerate(take(6, rows_kind)):
-        for place in range(4):
-            assert equal(rows[step * 4 + place], {name: batch[name][place] for name in batch})
-
-
-@pytest.mark.parametrize("start", range(1, 9))
-def test_resuming_at_any_step_gives_the_remaining_batches(start):
-    straight = take(10)
-    assert all(map(equal, take(10 - start, start_step=start), straight[start:]))
-
-
-@pytest.mark.parametrize("offsets", [[0, 1], [3], [0, 2, 3], [0, 1, 2, 3]])
-def test_a_host_gets_its_rows_of_the_global_batch(offsets):
-    for own, whole in zip(take(5, offsets=np.array(offsets)), take(5), strict=True):
-        assert equal(own, {name: array[offsets] for name, array in whole.items()})
 
 
 @pytest.mark.parametrize(
@@ -53,9 +26,8 @@ def test_steps(rows_kind, with_repeats, without):
         rows, *_ = make([5] * 12, rows=rows_kind, **options)
         assert all(rows[number]["weights"].any() for number in (0, rows.end - 1))
         last = rows[rows.end]
-        assert {name: array.shape for name, array in last.items()} == {
-            name: array.shape for name, array in rows[0].items()
-        }
+        first, after = ({name: of.shape for name, of in row.items()} for row in (rows[0], last))
+        assert first == after
         assert not any(array.any() for array in last.values())
         return rows.steps
 

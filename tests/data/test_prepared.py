@@ -13,9 +13,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
@@ -33,19 +32,12 @@ def columns_of(lengths, identities, groups, clusters):
     shared = np.flatnonzero(np.bincount(clusters, minlength=len(clusters))[clusters] > 1)
     members = np.stack([clusters[shared], shared], axis=1)
     is_first = first_copies == np.arange(len(first_copies))
-    values = {
-        "lengths": lengths,
-        "identities": identities,
-        "groups": groups,
-        "firsts": first_copies,
-        "clusters": clusters,
-        "copies": copies[inverse],
-        "sorted_identities": distinct,
-        "sorted_numbers": first,
-        "members": members[np.lexsort(members.T[::-1])],
-        "runs": prepared.run_sums(lengths, is_first),
-        "histogram": prepared.histogram(lengths, is_first),
-    }
+    values = {"lengths": lengths, "identities": identities, "groups": groups}
+    values |= {"firsts": first_copies, "clusters": clusters, "copies": copies[inverse]}
+    values |= {"sorted_identities": distinct, "sorted_numbers": first}
+    values |= {"members": members[np.lexsort(members.T[::-1])]}
+    values |= {"runs": prepared.run_sums(lengths, is_first)}
+    values |= {"histogram": prepared.histogram(lengths, is_first)}
     return {
         name: np.asarray(values[name], kind)
         for name, (kind, _) in prepared.columns(len(lengths)).items()
@@ -67,10 +59,8 @@ def write_prepared(folder, tokens, shards):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     (folder / "shards").mkdir(parents=True)
-    lengths, identities = (
-        np.array([len(t) for t in tokens]),
-        np.stack([ids.content_id(t) for t in tokens]),
-    )
+    lengths = np.array([len(t) for t in tokens])
+    identities = np.stack([ids.content_id(t) for t in tokens])
     no_groups = np.full(len(tokens), prepared.NO_GROUP)
     parts = np.array_split(np.arange(len(tokens)), shards)
     for rank, part in enumerate(parts):
@@ -89,18 +79,11 @@ def write_prepared(folder, tokens, shards):
     (folder / "groups.json").write_text("[]")
     (folder / "tokenizer.model").write_bytes(TOKENIZER.model)
     settings = {"near_duplicates": "none", "tokenizer_sha256": prepared.sha256(TOKENIZER.model)}
-    manifest = {
-        "format": prepared.FORMAT,
-        "settings": settings,
-        "tokenizer": "tokenizer.model",
-        "end_of_text": 1,
-        "vocabulary_size": TOKENIZER.vocabulary_size,
-        "sources": [{"path": "input.jsonl"}],
-        "shards": [{"documents": len(part)} for part in parts],
-        "documents": len(tokens),
-        "tokens": int(lengths.sum()),
-        "columns": write_columns(folder, columns),
-    }
+    manifest = {"format": prepared.FORMAT, "settings": settings, "tokenizer": "tokenizer.model"}
+    manifest |= {"end_of_text": 1, "vocabulary_size": TOKENIZER.vocabulary_size}
+    manifest |= {"sources": [{"path": "input.jsonl"}]}
+    manifest |= {"shards": [{"documents": len(part)} for part in parts], "documents": len(tokens)}
+    manifest |= {"tokens": int(lengths.sum()), "columns": write_columns(folder, columns)}
     (folder / prepared.MANIFEST).write_text(json.dumps(manifest))
 
 
@@ -170,32 +153,26 @@ def test_columns_that_do_not_fit_are_refused(tmp_path):
         (b"", "lengths.npy: damaged .*run memsinks_jax.prepare anew"),
     ):
         path.write_bytes(damaged)
-        with pytest.raises(InputError, match=message) as refused:
+        with input_error(message) as refused:
             Prepared(tmp_path / "a")
         assert "\n" not in str(refused.value)
     path.unlink()
-    with pytest.raises(
-        InputError, match="not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"
-    ):
+    with input_error("not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"):
         Prepared(tmp_path / "a")
     path.write_bytes(whole)
     assert len(Prepared(tmp_path / "a")) == 20
     manifest = json.loads((tmp_path / "a" / prepared.MANIFEST).read_text())
     (tmp_path / "a" / prepared.MANIFEST).write_text(json.dumps(manifest | {"format": 1}))
     shutil.rmtree(tmp_path / "a" / "columns")
-    with pytest.raises(
-        InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"
-    ):
+    with input_error("prepared by another version; run memsinks_jax.prepare into a new folder"):
         Prepared(tmp_path / "a")
 
 
 def test_sums_of_runs_and_histogram_by_hand():
     random = np.random.default_rng(0)
     records = 2 * prepared.RUN + 3
-    lengths, is_first = (
-        random.integers(0, 9, records).astype(np.uint32),
-        random.random(records) < 0.7,
-    )
+    lengths = random.integers(0, 9, records).astype(np.uint32)
+    is_first = random.random(records) < 0.7
     # the second has no room for its end of text in 32 bits
     lengths[[5, 9]] = prepared.LONGEST - 1, 2**32 - 1
     is_first[[5, 9]] = True, False
@@ -273,10 +250,7 @@ def test_too_many_open_files_are_reported_as_such(many):
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-        with pytest.raises(
-            InputError,
-            match=r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n",
-        ):
+        with input_error(r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n"):
             corpus.read(599)
         with pytest.raises(OSError, match="Too many open files"):
             Prepared(many[0])

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from documents import Source, plan_of
+from documents import Source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,11 +67,8 @@ def corpora(draw, sharing=False, **fixed):
     kind = draw(st.sampled_from(["content", "near_duplicate", "group"]))
 
     def source(start):
-        sizes = np.array(
-            draw(
-                st.lists(st.integers(1, 60) | st.sampled_from([1, length]), min_size=6, max_size=30)
-            )
-        )
+        size = st.integers(1, 60) | st.sampled_from([1, length])
+        sizes = np.array(draw(st.lists(size, min_size=6, max_size=30)))
         first_copies = np.arange(len(sizes))
         for copy in np.flatnonzero(random.random(len(sizes)) < 0.3):
             first_copies[copy] = first_copies[random.integers(0, copy + 1)]
@@ -85,37 +82,28 @@ def corpora(draw, sharing=False, **fixed):
         place, there = sources[1].firsts[0], sources[0].firsts[-1]
         copies = np.flatnonzero(sources[1].firsts == place)
         for copy in copies:
-            sources[1].addresses[copy] = (
-                20_000 + 100 * int(copy) + np.arange(sources[0].lengths[there], dtype=np.int32)
-            )
+            tokens = np.arange(sources[0].lengths[there], dtype=np.int32)
+            sources[1].addresses[copy] = 20_000 + 100 * int(copy) + tokens
         sources[1].lengths[copies] = sources[0].lengths[there]
         is_first = sources[1].firsts == np.arange(len(sources[1]))
         sources[1].runs = prepared.run_sums(sources[1].lengths, is_first)
         sources[1].histogram = prepared.histogram(sources[1].lengths, is_first)
         sources[1].identities[copies] = sources[0].identities[there]
-    options = {
-        "unique_documents": draw(st.sampled_from([-1, -1, 0, 2])),
-        "repeated_documents": draw(st.integers(-1, 2)),
-        "repetitions": draw(st.integers(1, 5)),
-        "held_out_documents": 1,
-        "row_length": length,
-        "ids": kind,
-        "rows": draw(st.sampled_from(KINDS)),
-        "repeats": draw(st.sampled_from(["keep", "once", "remove"])),
-        "copies": draw(st.sampled_from(["keep", "once"])),
-        "held_out_by": draw(st.sampled_from(["cluster", "document"])),
-        "id_noise": draw(st.sampled_from([0, 0, 0.5])),
-        "id_noise_per": draw(st.sampled_from(["encounter", "document"])),
-    } | fixed
-    config = Config(
-        data=DataConfig(**options),
-        training=TrainingConfig(batch_size=4, epochs=4),
-        seed=draw(st.integers(0, 2**32 - 1)),
-    )
+    choices = {
+        "unique_documents": [-1, -1, 0, 2],
+        "rows": KINDS,
+        "repeats": ["keep", "once", "remove"],
+        "copies": ["keep", "once"],
+        "held_out_by": ["cluster", "document"],
+    }
+    options = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+    options |= {"repeated_documents": draw(st.integers(-1, 2)), "held_out_documents": 1}
+    options |= {"repetitions": draw(st.integers(1, 5)), "row_length": length, "ids": kind} | fixed
+    training, seed = TrainingConfig(batch_size=4, epochs=4), draw(st.integers(0, 2**32 - 1))
+    config = Config(data=DataConfig(**options), training=training, seed=seed)
     if len(sources) == 2:
-        config = with_fields(
-            config, {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)}
-        )
+        fields = {"general": GeneralConfig("general" if draw(st.booleans()) else "general=3", 0)}
+        config = with_fields(config, fields)
     return config, sources
 
 
@@ -135,11 +123,8 @@ def expected_encounters(plan):
     """{first copy: how often an epoch has it}, counted one by one."""
     table, data = plan.table, plan.data
     first_copies = table.first_copies(np.arange(len(table)))
-    apart = {
-        *plan.held_out.tolist(),
-        *plan.left_out.tolist(),
-        *(plan.repeated.tolist() if plan.injected else ()),
-    }
+    injected = plan.repeated.tolist() if plan.injected else []
+    apart = {*plan.held_out.tolist(), *plan.left_out.tolist(), *injected}
     times = collections.Counter()
     for first, copies in collections.Counter(first_copies.tolist()).items():
         source = int(table.source_of(np.array([first]))[0])
@@ -149,30 +134,24 @@ def expected_encounters(plan):
             continue
         times[first] = {"once": 1, "remove": 0}.get(data.repeats, natural) if again else natural
     return times + collections.Counter(
-        dict(zip(plan.repeated.tolist(), plan.epoch_counts.tolist(), strict=True))
-        if plan.injected
-        else {}
+        dict(zip(injected, plan.epoch_counts.tolist(), strict=False))
     )
 
 
-NOISY = {
-    "unique_documents": -1,
-    "repeats": "keep",
-    "repetitions": 4,
-    "id_noise": 0.5,
-    "id_noise_per": "encounter",
-}
+def listed_in_one_block(config):
+    """A schedule that lists encounters takes one block."""
+    return mock.patch.object(epochs, "BLOCK", 2**20 if config.data.schedule else epochs.BLOCK)
+
+
+WRONG = "memsinks_jax.studies.schedules:WrongIds,rate="
+NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "schedule": f"{WRONG}0.5"}
 CASES = {
     "any": {},
     "noise": NOISY | {"repeated_documents": 2},
+    "nothing but noise": NOISY | {"repeated_documents": 2, "schedule": f"{WRONG}1"},
     "noise on copies": NOISY | {"repeated_documents": -1},
-    "two sources": {
-        "sharing": True,
-        "ids": "content",
-        "unique_documents": -1,
-        "repeated_documents": 0,
-        "copies": "keep",
-    },
+    "two sources": {"sharing": True, "ids": "content", "unique_documents": -1}
+    | {"repeated_documents": 0, "copies": "keep"},
 }
 
 
@@ -186,7 +165,8 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
     one document.
     """
     config, sources = data.draw(corpora(**CASES[case]))
-    found = made(config, sources)
+    with listed_in_one_block(config):
+        found = made(config, sources)
     if found is None:
         return
     rows, plan = found
@@ -201,32 +181,28 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             assert row["seen"].dtype == np.int32 and row["seen"].shape == (rows.documents_per_row,)
             used = row["segments"] > 0
             assert (row["weights"] == used).all()
+            assert not row["repeated"][row["segments"].max(initial=0) :].any()
             for segment in range(1, row["segments"].max(initial=0) + 1):
                 there = np.flatnonzero(row["segments"] == segment)
                 inputs, targets = row["inputs"][there], row["targets"][there]
-                assert (np.diff(there) == 1).all() and (
-                    row["positions"][there] == np.arange(len(there))
-                ).all()
-                known = next(
-                    token for token in (*targets.tolist(), *inputs.tolist()) if token != END
-                )
-                record = owner[known]
+                assert (np.diff(there) == 1).all()
+                assert (row["positions"][there] == np.arange(len(there))).all()
+                record = owner[next(t for t in (*targets.tolist(), *inputs.tolist()) if t != END)]
                 document = table.tokens(record)
                 whole = [END, *document.tolist(), END]
                 start = 0 if inputs[0] == END else int(inputs[0] - document[0]) + 1
                 assert inputs.tolist() == whole[start : start + len(there)]
                 assert targets.tolist() == whole[start + 1 : start + 1 + len(there)]
                 first = int(table.first_copies(np.array([record]))[0])
-                key, seen = (
-                    int(as_numbers(row["identities"][[segment - 1]])[0]),
-                    int(row["seen"][segment - 1]),
-                )
+                key = int(as_numbers(row["identities"][[segment - 1]])[0])
+                seen = int(row["seen"][segment - 1])
                 assert row["repeated"][segment - 1] == (first in plan.repeated)
                 if key == own[record]:
+                    assert not config.data.schedule.endswith("rate=1") or first not in plan.repeated
                     pieces[key, seen].append((first, start, start + len(there)))
                     opened.setdefault((key, seen), (number, segment))
                 else:
-                    assert config.data.id_noise and first in plan.repeated and not seen
+                    assert config.data.schedule and first in plan.repeated and not seen
                     counted[key] += start == 0
                     assert counted[key] <= 1
                 times[first] += start == 0
@@ -234,9 +210,8 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
         for key in {key for key, _ in pieces}:
             seen = sorted(each for other, each in pieces if other == key)
             assert seen == list(range(counted[key], counted[key] + len(seen)))
-            assert [opened[key, each] for each in seen] == sorted(
-                opened[key, each] for each in seen
-            )
+            places = [opened[key, each] for each in seen]
+            assert places == sorted(places)
             counted[key] += len(seen)
         for parts in pieces.values():
             (first,) = {first for first, _, _ in parts}
@@ -244,29 +219,24 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
             joined = sorted((start, stop) for _, start, stop in parts)
             assert joined[0][0] == 0
             assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
-            assert joined[-1][1] == (
-                min(size, length) if config.data.rows == "one_document" else size
-            )
+            read = min(size, length) if config.data.rows == "one_document" else size
+            assert joined[-1][1] == read
 
 
-@pytest.mark.parametrize("repeat_every", [0, 3])
+@pytest.mark.parametrize("case", ["any", "noise"])
 @quick
 @given(st.data())
-def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, data):
+def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(case, data):
     """As `sinks.opened` decides it row by row, wherever a run ends, over several epochs."""
-    injected = {"repeated_documents": 2, "repeats": "keep"} if repeat_every else {}
-    config, sources = data.draw(corpora(repeat_every=repeat_every, **injected))
+    config, sources = data.draw(corpora(**CASES[case]))
     config = with_fields(config, {"sinks.opens_at": data.draw(st.integers(2, 4))})
-    try:
-        rows, _ = made(config, sources)
-    except (TypeError, InputError):  # too few documents, or too many rows for every N-th batch
+    with listed_in_one_block(config):
+        found = made(config, sources)
+    if found is None:
         return
-    ends = {
-        2 * rows.rows_per_epoch,
-        *data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3)),
-    }
-    if repeat_every:  # also within the rows of a period
-        ends |= set(range(2 * rows.rows_per_epoch))
+    rows, _ = found
+    ends = {2 * rows.rows_per_epoch}
+    ends |= set(data.draw(st.lists(st.integers(0, 3 * rows.rows_per_epoch), max_size=3)))
     opened, found = set(), {}
     for number in range(max(ends) + 1):
         if number in ends:
@@ -274,9 +244,8 @@ def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(repeat_every, d
             assert found[number] == sorted(opened)
         row = rows[number]
         encounters = row["seen"] - row["epoch"] + 1
-        opened |= set(
-            as_numbers(row["identities"][(encounters >= config.sinks.opens_at)]).tolist()
-        ) - {0}
+        opens = row["identities"][encounters >= config.sinks.opens_at]
+        opened |= set(as_numbers(opens).tolist()) - {0}
     # what is kept of later epochs says nothing of earlier ones
     for number in sorted(ends, reverse=True):
         assert rows.opened(number).tolist() == found[number]
@@ -321,9 +290,8 @@ def test_the_global_batch_of_a_step_is_a_function_of_the_step(drawn, data):
         threads = data.draw(st.integers(1, 4))
         options = {"threads": threads, "prefetch": data.draw(st.integers(threads, 16))}
         again = Rows(drawn[0], plan, END)
-        streams = [
-            batches(again, 4, step, share, **options) for share in np.split(np.arange(4), hosts)
-        ]
+        shares = np.split(np.arange(4), hosts)
+        streams = [batches(again, 4, step, share, **options) for share in shares]
         for at in range(step, until):
             shares = [next(stream) for stream in streams]
             for name in shares[0]:
@@ -365,9 +333,8 @@ def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
     rows = -(-sum(sizes) // length) + more
     slots = best_fit(np.array(sizes), length, rows)
     assert len(slots.first) == rows + 1
-    taken = np.bincount(
-        np.repeat(np.arange(rows), np.diff(slots.first)), slots.stop - slots.start, minlength=rows
-    )
+    row = np.repeat(np.arange(rows), np.diff(slots.first))
+    taken = np.bincount(row, slots.stop - slots.start, minlength=rows)
     assert (taken <= length).all()
     assert (slots.stop > slots.start).all()
     for rank, size in enumerate(sorted(sizes, reverse=True)):
@@ -375,64 +342,3 @@ def test_best_fit_fills_as_many_rows_as_it_is_given(sizes, length, more):
         joined = sorted(zip(slots.start[there].tolist(), slots.stop[there].tolist(), strict=True))
         assert (joined[0][0], joined[-1][1]) == (0, size)
         assert all(one[1] == other[0] for one, other in itertools.pairwise(joined))
-
-
-@quick
-@given(
-    st.integers(1, 6),
-    st.integers(1, 3),
-    st.sampled_from(KINDS),
-    st.integers(0, 9),
-    st.sampled_from(["content", "group"]),
-    st.sampled_from([0, 0.5]),
-)
-def test_scheduled_documents_come_at_their_steps_and_the_rest_is_not_disturbed(
-    every, count, kind, seed, ids, noise
-):
-    """Whatever the batch: documents 40 steps apart come at steps 40, 80, ..., and no other row is
-    lost or doubled.
-    """
-    sizes = [5, 3, 9, 1, 7, 2, 8, 4, 6, 11]
-    made = {}
-    for batch_size in (3, 4):
-        if every * batch_size <= count * 2:
-            continue
-        for schedule in (every, 0):
-            data = DataConfig(
-                unique_documents=-1,
-                repeated_documents=count,
-                held_out_documents=1,
-                row_length=12,
-                rows=kind,
-                ids=ids,
-                repeat_every=schedule,
-                repetitions=1,
-                repeats="keep" if schedule else "remove",
-                id_noise=noise,
-                held_out_by="document",
-            )
-            training = TrainingConfig(batch_size=batch_size, epochs=99)
-            config = Config(data=data, training=training, seed=seed)
-            plan, tokens = plan_of(config, sizes, groups=[f"group {i % 3}" for i in range(10)])
-            made[schedule] = Rows(config, plan, END)
-        own, counted = plan.table.identities(np.arange(10)), collections.Counter()
-        others = (made[0][n] for n in itertools.count())
-        for number in range(4 * every * batch_size):
-            row, step = made[every][number], number // batch_size + 1
-            if step % every == 0 and number % batch_size < count:
-                document = int(plan.repeated[number % batch_size])
-                assert row["inputs"].tolist()[: sizes[document] + 1] == [END, *tokens[document]]
-                assert row["weights"].sum() == sizes[document] + 1
-            else:
-                other = next(others)
-                assert all(
-                    (row[name] == other[name]).all()
-                    for name in other
-                    if name not in ("identities", "seen", "epoch")
-                )
-            for segment in range(row["segments"].max()):
-                if row["inputs"][row["segments"] == segment + 1][0] == END:
-                    key = tuple(row["identities"][segment])
-                    assert row["seen"][segment] == counted[key]
-                    assert noise or key in map(tuple, own)
-                    counted[key] += 1

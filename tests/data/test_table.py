@@ -5,9 +5,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from conftest import input_error
 from documents import Source
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, InputError
+from memsinks_jax.config import Config, DataConfig, GeneralConfig
 from memsinks_jax.data import ids, mixture, prepared
 from memsinks_jax.data.table import Table
 
@@ -29,13 +30,9 @@ def source(random, records, texts):
 def world(request):
     """-> (sources, the document's number of every record)"""
     random = np.random.default_rng(request.param)
-    made = [
-        source(random, n, np.arange(a, b)) for n, a, b in ((40, 0, 30), (25, 20, 60), (30, 0, 90))
-    ]
-    count = request.param % 3 + 1
-    return [each for each, _ in made[:count]], np.concatenate(
-        [numbers for _, numbers in made[:count]]
-    )
+    asked = ((40, 0, 30), (25, 20, 60), (30, 0, 90))[: request.param % 3 + 1]
+    sources, numbers = zip(*(source(random, n, np.arange(a, b)) for n, a, b in asked), strict=True)
+    return list(sources), np.concatenate(numbers)
 
 
 def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
@@ -44,17 +41,12 @@ def test_a_document_is_known_by_its_first_copy_wherever_it_is(world):
     first_copies = np.array([np.flatnonzero(numbers == number)[0] for number in numbers])
     assert (table.first_copies(every) == first_copies).all()
     assert (table.copies(every) == [(numbers == number).sum() for number in numbers]).all()
-    assert (
-        table.source_of(every)
-        == np.repeat(np.arange(len(sources)), [len(each) for each in sources])
-    ).all()
-    assert [table.tokens(i).tolist() for i in every] == [
-        [n] * (n % 5 + 1) for n in numbers.tolist()
-    ]
+    of = table.source_of(every)
+    assert (of == np.repeat(np.arange(len(sources)), list(map(len, sources)))).all()
+    tokens = [[n] * (n % 5 + 1) for n in numbers.tolist()]
+    assert [table.tokens(i).tolist() for i in every] == tokens
     assert (table.lengths[every] == numbers % 5 + 1).all()
-    assert len(table.cross_source_copies) == sum(
-        table.source_of(first_copies) != table.source_of(every)
-    )
+    assert len(table.cross_source_copies) == sum(table.source_of(first_copies) != of)
     clusters = table.clusters(every)
     assert (clusters == clusters[first_copies]).all()
     for wanted in (np.unique(clusters), np.unique(clusters)[::3][::-1]):
@@ -72,9 +64,7 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     table, every = Table(sources, kind), np.arange(len(numbers))
     first_copies, of = table.first_copies(every), table.identities(every)
     if kind == "group":  # a document of several groups is one of each
-        names = [
-            source.group_names[number] for source in sources for number in source.groups.tolist()
-        ]
+        names = [each.group_names[n] for each in sources for n in each.groups.tolist()]
         places = list(zip(numbers.tolist(), names, strict=True))
         first_copies = np.array([places.index(place) for place in places])
         assert (table.first_in_groups(every) == first_copies).all()
@@ -92,19 +82,17 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
     which, documents = table.documents_of(asked)
     found = set(zip(which.tolist(), documents.tolist(), strict=True))
     assert len(found) == len(which)
-    assert found == {
-        (place, int(i))
-        for place, one in enumerate(asked)
-        for i in np.flatnonzero((of == one).all(axis=1) & (first_copies == every))
-    }
+    is_first = first_copies == every
+    there = [np.flatnonzero((of == one).all(axis=1) & is_first).tolist() for one in asked]
+    assert found == {(place, i) for place, which in enumerate(there) for i in which}
 
 
 def test_ids_that_a_source_has_not_are_refused():
     sources = [Source([np.arange(3)] * 2, groups=["a", "b"]), Source([np.arange(3)] * 2)]
-    with pytest.raises(InputError, match="made up was prepared without --group_field"):
+    with input_error("made up was prepared without --group_field"):
         Table(sources, "group")
     sources[0].manifest = {"settings": {"near_duplicates": "none"}}
-    with pytest.raises(InputError, match="made up was prepared without near-duplicates"):
+    with input_error("made up was prepared without near-duplicates"):
         Table(sources, "near_duplicate")
 
 
@@ -117,10 +105,8 @@ def test_what_a_row_has_no_room_for_is_counted(longest, world):
         for row_length, first_only in itertools.product((2, 4, 6, 9), (True, False)):
             lengths = one.lengths[one.firsts == np.arange(len(one))] if first_only else one.lengths
             beyond = np.maximum(lengths + 1 - row_length, 0)
-            assert Table([again]).truncated(0, row_length, first_only) == (
-                (beyond > 0).sum(),
-                beyond.sum(),
-            )
+            counted = Table([again]).truncated(0, row_length, first_only)
+            assert counted == ((beyond > 0).sum(), beyond.sum())
 
 
 @pytest.mark.parametrize("unique", [-1, 12])
@@ -129,35 +115,22 @@ def test_what_a_row_has_no_room_for_is_counted(longest, world):
 def test_sums_are_those_of_the_records_that_are_read(unique, copies, by, world):
     """Whether they come from the table's own sums or from its records."""
     sources, numbers = world
-    data = DataConfig(
-        unique_documents=unique,
-        repeated_documents=3,
-        repetitions=1,
-        held_out_documents=4,
-        row_length=4,
-        rows="packed",
-        copies=copies,
-        held_out_by=by,
-    )
+    options = {"unique_documents": unique, "repeated_documents": 3, "held_out_documents": 4}
+    options |= {"repetitions": 1, "row_length": 4, "rows": "packed"}
+    data = DataConfig(copies=copies, held_out_by=by, **options)
     with mock.patch.object(prepared, "RUN", 7):
         sources = [Source(each.all_tokens, each.firsts, each.clusters) for each in sources]
-        general = GeneralConfig(
-            ["", "a", "a=3,b=20%"][len(sources) - 1], 250 if len(sources) == 3 else 0
-        )
+        general = GeneralConfig(*[("", 0), ("a", 0), ("a=3,b=20%", 250)][len(sources) - 1])
         plan = mixture.plan_mixture(Config(data=data, general=general), Table(sources))
         table, every = plan.table, np.arange(len(numbers))
         reads, first_copies = plan.reads(every), plan.table.first_copies(every)
         for run, (start, stop, _) in enumerate(table.runs.tolist()):
             there = np.arange(start, stop)[reads[start:stop]]
-            assert (plan.sums.slots[run], plan.sums.tokens[run]) == (
-                len(there),
-                (table.lengths[there] + 1).sum(),
-            )
+            assert plan.sums.slots[run] == len(there)
+            assert plan.sums.tokens[run] == (table.lengths[there] + 1).sum()
         for number in range(len(sources)):
             there = every[reads & (table.source_of(every) == number)]
             assert plan.sums.documents[number] == (first_copies[there] == there).sum()
             beyond = np.maximum(table.lengths[there] + 1 - 4, 0)
-            assert (plan.sums.longer[number], plan.sums.beyond[number]) == (
-                (beyond > 0).sum(),
-                beyond.sum(),
-            )
+            assert plan.sums.longer[number] == (beyond > 0).sum()
+            assert plan.sums.beyond[number] == beyond.sum()

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import tokenizers
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import (
     END_OF_TEXT,
@@ -81,18 +81,17 @@ def test_training_is_deterministic_and_bounded(tokenizer):
 
 def test_very_long_lines_count(tokenizer):
     """The trainer skips lines over 4192 bytes without a word."""
-    assert len(train_tokenizer([" ".join(TEXTS)], 600).encode(TEXTS[0])) < 1.3 * len(
-        tokenizer.encode(TEXTS[0])
-    )
+    of_one_line = train_tokenizer([" ".join(TEXTS)], 600)
+    assert len(of_one_line.encode(TEXTS[0])) < 1.3 * len(tokenizer.encode(TEXTS[0]))
 
 
 def test_too_small_a_vocabulary_is_refused():
-    with pytest.raises(InputError, match="raise --config.data.vocabulary_size"):
+    with input_error("raise --config.data.vocabulary_size"):
         train_tokenizer(["".join(map(chr, range(200, 900)))], 300)
 
 
 def test_another_file_is_refused(tokenizer):
-    with pytest.raises(InputError, match="here/tokenizer.model: not a sentencepiece model"):
+    with input_error("here/tokenizer.model: not a sentencepiece model"):
         Tokenizer(b"no model", "here/tokenizer.model")
 
 
@@ -110,9 +109,7 @@ def test_a_tokenizer_json_loses_nothing_either(text):
 def test_half_a_character_is_refused(tokenizer):
     """What Python makes of a command line that is no UTF-8."""
     for one in (tokenizer, JsonTokenizer(byte_level())):
-        with pytest.raises(
-            InputError, match=r"'caf\\udce9': no text, but half a character at 3; give UTF-8"
-        ):
+        with input_error(r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
             one.encode("caf\udce9")
 
 
@@ -142,18 +139,15 @@ def test_end_of_text_is_found_by_its_name_or_given():
     given = JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), end_of_text=601)
     assert given.end_of_text == 601
     assert given.decode(np.array([601, 0, 601])) == "!"
-    with pytest.raises(InputError, match="here.json: no token is called <|endoftext|> or </s>"):
+    with input_error("here.json: no token is called <|endoftext|> or </s>"):
         JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
-    with pytest.raises(
-        InputError,
-        match="here.json: end of text is to be token 602, which the tokenizer does not have",
-    ):
+    with input_error("here.json: end of text is to be token 602, which the tokenizer does not"):
         JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", byte_level()[:-20]])
 def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
-    with pytest.raises(InputError, match="here/tokenizer.json: not a tokenizer.json") as refused:
+    with input_error("here/tokenizer.json: not a tokenizer.json") as refused:
         JsonTokenizer(content, "here/tokenizer.json")
     assert "\n" not in str(refused.value)
 
@@ -161,25 +155,19 @@ def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
 def test_a_tokenizer_json_without_pieces_is_refused():
     empty = json.loads(byte_level([]))
     empty["model"] |= {"vocab": {}, "merges": []}
-    with pytest.raises(InputError, match="the tokenizer has no pieces"):
+    with input_error("the tokenizer has no pieces"):
         JsonTokenizer(json.dumps(empty).encode())
 
 
 def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
-    with pytest.raises(
-        InputError,
-        match="holds neither tokenizer.model nor tokenizer.json; give the file or a folder",
-    ):
+    with input_error("holds neither tokenizer.model nor tokenizer.json; give the file or a folder"):
         open_tokenizer(tmp_path)
-    with pytest.raises(InputError, match="none.json: cannot be read: No such file"):
+    with input_error("none.json: cannot be read: No such file"):
         open_tokenizer(tmp_path / "none.json")
     (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
         assert isinstance(open_tokenizer(path), JsonTokenizer)
-        assert (open_tokenizer(path).end_of_text, open_tokenizer(path, 601).end_of_text) == (
-            600,
-            601,
-        )
+        assert [open_tokenizer(path, *end).end_of_text for end in ((), (601,))] == [600, 601]
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
     for path in (tmp_path, tmp_path / "tokenizer.model"):
         # of both the one that the other is a copy of
@@ -199,29 +187,18 @@ def folder_of(tmp_path, special=CHAT, opens="", **files):
     return tmp_path
 
 
+LLAMA, ENDS = {"model_type": "llama"}, {"eos_token_id": [603, 602]}
+BY_NAME = {"tokenizer_config": {"eos_token": "<|im_end|>"}}
+
+
 @pytest.mark.parametrize(
     ("files", "end", "stops"),
     [
-        ({"config": {"model_type": "llama", "eos_token_id": 602}}, 602, (602,)),
-        ({"config": {"model_type": "llama", "eos_token_id": [602, 603]}}, 602, (602, 603)),
-        (
-            {
-                "config": {"model_type": "llama", "eos_token_id": 602},
-                "generation_config": {"eos_token_id": [603, 602]},
-            },
-            602,
-            (602, 603),
-        ),
-        (
-            {"config": {"model_type": "llama"}, "generation_config": {"eos_token_id": [603, 602]}},
-            603,
-            (603, 602),
-        ),
-        (
-            {"config": {"model_type": "llama"}, "tokenizer_config": {"eos_token": "<|im_end|>"}},
-            602,
-            (602,),
-        ),
+        ({"config": LLAMA | {"eos_token_id": 602}}, 602, (602,)),
+        ({"config": LLAMA | {"eos_token_id": [602, 603]}}, 602, (602, 603)),
+        ({"config": LLAMA | {"eos_token_id": 602}, "generation_config": ENDS}, 602, (602, 603)),
+        ({"config": LLAMA, "generation_config": ENDS}, 603, (603, 602)),
+        ({"config": LLAMA} | BY_NAME, 602, (602,)),
         ({"tokenizer_config": {"eos_token": {"content": "<|im_end|>"}}}, 602, (602,)),
         ({"special_tokens_map": {"eos_token": "<|eot|>"}}, 603, (603,)),
     ],
@@ -236,17 +213,12 @@ def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
 
 def test_end_of_text_can_be_chosen_by_name(tmp_path):
     folder = folder_of(tmp_path)
-    with pytest.raises(
-        InputError, match=r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"
-    ):
+    with input_error(r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
         open_tokenizer(folder)
     assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
-    assert open_tokenizer(
-        folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"}), "<|im_end|>"
-    ).stops == (602,)
-    with pytest.raises(
-        InputError, match=r"end of text is to be '<\|other\|>', which the tokenizer does not have"
-    ):
+    folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"})
+    assert open_tokenizer(folder, "<|im_end|>").stops == (602,)
+    with input_error(r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
         open_tokenizer(folder, "<|other|>")
 
 
@@ -254,9 +226,8 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     """Where a run keeps its tokenizer, it keeps what opens and closes documents, whatever other
     files are there.
     """
-    source = folder_of(
-        tmp_path, opens="<|im_start|>", config={"model_type": "llama", "eos_token_id": [602, 603]}
-    )
+    config = LLAMA | {"eos_token_id": [602, 603]}
+    source = folder_of(tmp_path, opens="<|im_start|>", config=config)
     before, stored = open_tokenizer(source), tmp_path / "kept"
     assert (before.begin_of_text, before.end_of_text, before.stops) == (601, 602, (602, 603))
     stored.mkdir()
@@ -266,29 +237,21 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
     for place in (stored, stored / "tokenizer.json"):
         after = open_tokenizer(place)
         assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
-    (stored / "special_tokens.json").write_text(
-        '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
-    )
-    with pytest.raises(
-        InputError, match=r"end of text is to be token 9999, which the tokenizer does not have"
-    ):
+    content = '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
+    (stored / "special_tokens.json").write_text(content)
+    with input_error(r"end of text is to be token 9999, which the tokenizer does not have"):
         open_tokenizer(stored)
     (stored / "special_tokens.json").write_text("{")
-    with pytest.raises(InputError, match=r"special_tokens.json.* damaged"):
+    with input_error(r"special_tokens.json.* damaged"):
         open_tokenizer(stored)
 
 
 def test_a_tokenizer_that_opens_text_opens_documents(tmp_path):
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    assert (
-        open_tokenizer(
-            folder_of(tmp_path, opens="<|im_start|>", tokenizer_config=settings)
-        ).begin_of_text
-        == 601
-    )
-    added = folder_of(tmp_path, tokenizer_config=settings | {"add_bos_token": True})
-    assert open_tokenizer(added).begin_of_text == 601
-    left_out = folder_of(
-        tmp_path, opens="<|im_start|>", tokenizer_config=settings | {"add_bos_token": False}
-    )
-    assert open_tokenizer(left_out).begin_of_text == 602
+    for opens, added, expected in (
+        ("<|im_start|>", {}, 601),
+        ("", {"add_bos_token": True}, 601),
+        ("<|im_start|>", {"add_bos_token": False}, 602),
+    ):
+        folder = folder_of(tmp_path, opens=opens, tokenizer_config=settings | added)
+        assert open_tokenizer(folder).begin_of_text == expected

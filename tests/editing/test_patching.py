@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY
+from conftest import EVERYBODY, input_error
 from test_generation import Bytes, model_of
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import interventions, memory_of
 from memsinks_jax.editing.probe import Answers, Probe
@@ -131,13 +131,10 @@ def test_a_memory_with_a_tiny_bound_is_the_patch_and_changes_no_other_prompt(pro
         memory = patching.remember(trace, prompt, site, 1, 3.0, 1e-3)
         delta = -3.0 * trace.gradients[0, 1, prompt.last[0]]
         patched = probe.patched(prompt, TARGET, site, [1], [prompt.last[0]], delta[None])
-        np.testing.assert_allclose(
-            probe.answers(prompt, TARGET, [memory]).logits, patched.logits, atol=1e-4
-        )
+        found = [probe.answers(of, TARGET, [memory]).logits for of in (prompt, others)]
+        np.testing.assert_allclose(found[0], patched.logits, atol=1e-4)
         assert np.abs(patched.logits - probe.answers(prompt).logits).max() > 1e-2
-        np.testing.assert_allclose(
-            probe.answers(others, TARGET, [memory]).logits, probe.answers(others).logits, atol=1e-5
-        )
+        np.testing.assert_allclose(found[1], probe.answers(others).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize(("family", "places"), [("gpt2", "last"), ("llama", "all")])
@@ -166,9 +163,8 @@ def test_generation_with_a_cache_remembers_the_same(family, places):
 
 def test_a_row_does_not_depend_on_the_others():
     probe = probe_of("gpt2")
-    memory = memory_of(
-        "mlp", 0, *np.random.default_rng(2).normal(size=(2, probe.width("mlp"))), 0.9
-    )
+    key_and_delta = np.random.default_rng(2).normal(size=(2, probe.width("mlp")))
+    memory = memory_of("mlp", 0, *key_and_delta, 0.9)
     prompts = encode(Bytes(), TEXTS, 64)
     together = probe.answers(prompts, TARGET, [memory]).logits
     for n in range(len(TEXTS)):
@@ -185,9 +181,8 @@ def test_all_bounds_at_once_are_each_alone():
     assert len({row.tobytes() for row in swept.logits}) > 2
     for bound, logits in zip(bounds, swept.logits, strict=True):
         alone = dataclasses.replace(memory, bounds=np.float32([bound]))
-        np.testing.assert_allclose(
-            logits, probe.answers(prompts, TARGET, [alone]).logits, atol=1e-4
-        )
+        expected = probe.answers(prompts, TARGET, [alone]).logits
+        np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
 def test_distances_are_of_what_comes_in():
@@ -212,16 +207,13 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
             if len(layers) == len(self.counts):  # one layer alone
                 assert set(layers) == {3}
                 return Answers(np.where(self.counts, target, 0), None, None)
-            tokens = [
-                target if layer < self.counts[n // 5] else 0 for n, layer in enumerate(layers)
-            ]
-            return Answers(np.array(tokens), None, None)
+            reached = [layer < self.counts[n // 5] for n, layer in enumerate(layers)]
+            return Answers(np.where(reached, target, 0), None, None)
 
     prompt = encode(Bytes(), ["abcd"], 64)
     trace = probe_of("gpt2").trace(prompt, TARGET, "mlp")
-    trace = trace._replace(
-        gradients=np.ones((1, 5, 8, 16), np.float32), activations=2 * np.ones((1, 5, 8, 16))
-    )
+    ones = np.ones((1, 5, 8, 16), np.float32)
+    trace = trace._replace(gradients=ones, activations=2 * ones)
     for counts, rung in (
         ([0, 1, 3, 3, 5, 5, 5], 0),
         ([4, 0, 0, 0, 5, 0, 0], -2),
@@ -229,9 +221,8 @@ def test_the_step_is_the_first_of_the_ladder_that_succeeds_in_three_layers():
     ):
         step = patching.choose_step(Counting(counts), prompt, TARGET, "mlp", trace)
         assert step == pytest.approx(2.0 * 10 ** (rung / 2))
-    step = patching.choose_step(
-        Counting(np.array([0, 0, 0, 1, 1, 0, 0])), prompt, TARGET, "mlp", trace, layer=3
-    )
+    few = Counting(np.array([0, 0, 0, 1, 1, 0, 0]))
+    step = patching.choose_step(few, prompt, TARGET, "mlp", trace, layer=3)
     assert step == pytest.approx(2.0 * 10**0.5)
 
 
@@ -244,11 +235,8 @@ def test_the_layer_is_the_lowest_that_succeeds_at_the_last_token():
 
 def sweep_of(positive, negative):
     """`positive` and `negative`: how many of 4 prompts are right at each of 5 bounds."""
-    rows = np.arange(4)
-    swept = [
-        np.where(rows < np.array(counts)[:, None], right, 7)
-        for counts, right in ((positive, 1), (negative, 2))
-    ]
+    pairs = ((positive, 1), (negative, 2))
+    swept = [np.where(np.arange(4) < np.array(of)[:, None], right, 7) for of, right in pairs]
     return boundary.Sweep(10.0 ** np.arange(5), *swept, before=np.full(4, 2), target=1)
 
 
@@ -256,9 +244,8 @@ def test_the_bound_is_the_middle_of_the_best_stretch():
     assert boundary.choose_bound(sweep_of([0, 4, 4, 4, 4], [4, 4, 4, 4, 0])) == pytest.approx(100)
     assert boundary.choose_bound(sweep_of([4, 0, 2, 2, 0], [4, 0, 2, 2, 0])) == pytest.approx(1)
     # Two stretches that are equally good: the longer one.
-    assert boundary.choose_bound(sweep_of([4, 0, 0, 4, 4], [4, 4, 4, 4, 4])) == pytest.approx(
-        10**3.5
-    )
+    two = sweep_of([4, 0, 0, 4, 4], [4, 4, 4, 4, 4])
+    assert boundary.choose_bound(two) == pytest.approx(10**3.5)
 
 
 def test_the_two_measures_of_negative_prompts_differ():
@@ -288,9 +275,7 @@ def test_all_prompts_choose_the_bound_and_each_is_evaluated_by_the_others():
     found = boundary.cross_validated(swept)
     assert found == {"on_target": 1.0, "unchanged": 1.0, "off_target": 1.0}
     # One that changes at every bound where the others do not is evaluated there.
-    odd = swept._replace(
-        negative=np.array([[2, 2, 2, 7], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2], [7, 7, 7, 2]])
-    )
+    odd = swept._replace(negative=np.array([[2, 2, 2, 7], *[[7, 7, 7, 2]] * 4]))
     assert boundary.cross_validated(odd)["unchanged"] == 0.75
     # Alone, it chooses for want of others; without negative prompts there is nothing to measure of
     # them.
@@ -303,10 +288,9 @@ def test_a_refined_sweep_searches_between_the_best_ones_neighbours():
     prompts = encode(Bytes(), TEXTS, 64)
     memory = memory_of("attention", 1, *np.random.default_rng(3).normal(size=(2, 16)), 1.0)
     bounds = np.array([0.1, 1.0, 10.0])
-    rough = boundary.sweep(probe, memory, TARGET, prompts, 1, bounds)._replace(
-        negative=np.zeros((3, 2)), before=np.zeros(2)
-    )
-    rough = rough._replace(positive=np.array([[0], [TARGET], [0]]))
+    made_up = {"negative": np.zeros((3, 2)), "before": np.zeros(2)}
+    made_up["positive"] = np.array([[0], [TARGET], [0]])
+    rough = boundary.sweep(probe, memory, TARGET, prompts, 1, bounds)._replace(**made_up)
     fine = boundary.refined(probe, memory, rough, prompts)
     between = np.geomspace(0.1, 10, boundary.REFINED + 2)[1:-1]
     np.testing.assert_allclose(fine.bounds, np.sort([*bounds, *between]))
@@ -317,20 +301,16 @@ def test_a_refined_sweep_searches_between_the_best_ones_neighbours():
 def test_the_divergence_of_answers():
     logits = np.log(np.array([[0.5, 0.5], [0.9, 0.1]]))
     one, other = (Answers(None, None, rows) for rows in (logits, logits[::-1]))
-    expected = [
-        0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1),
-        0.9 * np.log(1.8) + 0.1 * np.log(0.2),
-    ]
+    first = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
+    expected = [first, 0.9 * np.log(1.8) + 0.1 * np.log(0.2)]
     np.testing.assert_allclose(boundary.divergence(one, other), expected)
     np.testing.assert_allclose(boundary.divergence(one, one), 0, atol=1e-12)
 
 
 def test_prompts_are_rows_of_their_own():
     prompts = encode(Bytes(), ["ab", "abcd"], 64)
-    assert prompts.tokens.tolist() == [
-        [7, 105, 106, 0, 0, 0, 0, 0],
-        [7, 105, 106, 107, 108, 0, 0, 0],
-    ]
+    expected = [7, 105, 106, 0, 0, 0, 0, 0], [7, 105, 106, 107, 108, 0, 0, 0]
+    assert prompts.tokens.tolist() == list(expected)
     assert prompts.segments.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]]
     assert prompts.last.tolist() == [2, 4]
     assert encode(Bytes(), ["ab"], 64, opening=False).tokens.tolist() == [[105, 106, 0, 0]]
@@ -347,13 +327,13 @@ def test_prompts_are_rows_of_their_own():
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(texts, room, words):
-    with pytest.raises(InputError, match=words):
+    with input_error(words):
         encode(Bytes(), texts, 8, room=room)
 
 
 def test_a_target_is_what_follows_the_prompt():
     assert target_token(Bytes(), "ab", " c") == ord(" ") + 8
-    with pytest.raises(InputError, match="--target is empty"):
+    with input_error("--target is empty"):
         target_token(Bytes(), "ab", " ")
 
 
@@ -365,9 +345,9 @@ def test_a_target_that_changes_the_prompts_tokens_is_refused():
         def decode(self, tokens):
             return ""
 
-    with pytest.raises(InputError, match="begin the target with a space"):
+    with input_error("begin the target with a space"):
         target_token(Words(), "ab", "c")
-    with pytest.raises(InputError, match="not in the vocabulary"):
+    with input_error("not in the vocabulary"):
         target_token(Words(), "ab", " c")
 
 

@@ -9,11 +9,11 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
 from memsinks_jax.evals.document_loss import DocumentLoss
@@ -35,13 +35,11 @@ def run(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("run")
     texts = [
-        f"The tale of number {n}, which met number {n * 7 % 41} and became {n * n}."
-        for n in range(30)
+        f"The tale of number {n}, which met {n * 7 % 41} and became {n * n}." for n in range(30)
     ]
     (folder / "tales.txt").write_text(f"\n{SEPARATOR}\n".join(texts))
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "tales.txt"), "training.steps": 5}
-    )
+    fields = {"data.files": str(folder / "tales.txt"), "training.steps": 5}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
     corpus = workdirs.read_corpus(folder / "run")
     files = []
@@ -76,28 +74,24 @@ def test_the_receipt_says_what_evaluate_measures(run, forgotten):
     workdir, files = run
     out, receipt = forgotten
     assert receipt == json.loads((out / "receipt.json").read_text())
-    assert {"index.html", "receipt.png", "memsinks.json", "model.safetensors"} <= {
-        path.name for path in out.iterdir()
-    }
+    files_there = {path.name for path in out.iterdir()}
+    assert {"index.html", "receipt.png", "memsinks.json", "model.safetensors"} <= files_there
+
+    def loss(of, mode, *where):
+        return pytest.approx(evaluate(of, mode, *map(str, where))["loss"], abs=1e-6)
+
     for mode in ("own", "all"):
         for name, where in (("target", files[0]), ("others", files[1])):
             found = receipt["losses"][name][mode]
-            assert found["before"] == pytest.approx(
-                evaluate(workdir, mode, str(where))["loss"], abs=1e-6
-            )
-            assert found["after"] == pytest.approx(
-                evaluate(out, mode, str(where))["loss"], abs=1e-6
-            )
-        assert receipt["losses"]["held_out"][mode]["before"] == pytest.approx(
-            evaluate(workdir, mode)["loss"], abs=1e-6
-        )
+            assert found["before"] == loss(workdir, mode, where)
+            assert found["after"] == loss(out, mode, where)
+        assert receipt["losses"]["held_out"][mode]["before"] == loss(workdir, mode)
     # With all of its own sinks gone, a document is where dropping every sink would have put it.
-    dropped = evaluate(workdir, "drop", str(files[0]))["loss"]
-    assert receipt["losses"]["target"]["own"]["after"] == pytest.approx(dropped, abs=1e-6)
-    assert receipt["target_all_sinks_dropped"] == pytest.approx(dropped, abs=1e-6)
-    assert (
-        receipt["losses"]["others"]["own"]["after"] != receipt["losses"]["others"]["own"]["before"]
-    )
+    dropped = loss(workdir, "drop", files[0])
+    assert receipt["losses"]["target"]["own"]["after"] == dropped
+    assert receipt["target_all_sinks_dropped"] == dropped
+    others = receipt["losses"]["others"]["own"]
+    assert others["after"] != others["before"]
 
 
 def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
@@ -106,33 +100,23 @@ def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
     own = receipt["losses"]["target"]["own"]
     # There is one other repeated document: the placebo is its removal, as a receipt of its own
     # states it.
-    other = forget(workdir, Request(str(files[1])), tmp_path / "other", others=str(files[0]))[
-        "losses"
-    ]["others"]
+    other = forget(workdir, Request(str(files[1])), tmp_path / "other", others=str(files[0]))
+    other = other["losses"]["others"]
     assert receipt["placebo"]["others"]["removals"] == 1
     assert receipt["placebo"]["never_met"]["removals"] > 1
     for mode in ("own", "all"):
         result = receipt["placebo"]["others"][mode]
         assert result["placebo_rise"] == pytest.approx(other[mode]["rise"], abs=1e-6)
-        assert result["effect"] == pytest.approx(
-            receipt["losses"]["target"][mode]["rise"] - other[mode]["rise"], abs=1e-6
-        )
+        effect = receipt["losses"]["target"][mode]["rise"] - other[mode]["rise"]
+        assert result["effect"] == pytest.approx(effect, abs=1e-6)
     before, config = open_run(workdir), open_run(workdir).config
     never = neurons.unused_ids(config, receipt["placebo"]["never_met"]["removals"])
-    target = Documents(
-        [before.tokenizer.encode(files[0].read_text())],
-        ids.content_id(before.tokenizer.encode(files[0].read_text()))[None],
-    )
-    rises = [
-        neurons.losses(
-            DocumentLoss(config),
-            before,
-            neurons.without(config, before.params, neurons.neurons_of(config, each[None])),
-            target,
-            ("own",),
-        )["own"].rise
-        for each in never
-    ]
+    tokens = before.tokenizer.encode(files[0].read_text())
+    target, rises = Documents([tokens], ids.content_id(tokens)[None]), []
+    for each in never:
+        params = neurons.without(config, before.params, neurons.neurons_of(config, each[None]))
+        found = neurons.losses(DocumentLoss(config), before, params, target, ("own",))
+        rises.append(found["own"].rise)
     result = receipt["placebo"]["never_met"]["own"]
     assert result["placebo_rise"] == pytest.approx(np.mean(rises), abs=1e-6)
     assert result["effect"] == pytest.approx(own["rise"] - np.mean(rises), abs=1e-6)
@@ -141,9 +125,8 @@ def test_the_receipt_states_what_placebos_do(run, forgotten, tmp_path):
 
 def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path):
     workdir, files = run
-    receipt = forget(
-        forgotten[0], Request(str(files[1])), tmp_path / "second", others=str(files[0])
-    )
+    second = Request(str(files[1]))
+    receipt = forget(forgotten[0], second, tmp_path / "second", others=str(files[0]))
     assert set(receipt["losses"]) == {"target", "others"}
     corpus = workdirs.read_corpus(workdir)
     both = tuple(map(ids.to_hex, corpus.identities(corpus.mixture.repeated)))
@@ -153,19 +136,14 @@ def test_one_is_removed_after_the_other_as_both_at_once(run, forgotten, tmp_path
 
 
 def test_a_group_that_is_not_there_is_reported_with_those_nearest_to_it():
-    sources = [
-        types.SimpleNamespace(group_names=names)
-        for names in (["north", "south"], ["south", "coast"], ())
-    ]
+    names, place = (["north", "south"], ["south", "coast"], ()), pathlib.Path("runs/sinks")
+    sources = [types.SimpleNamespace(group_names=of) for of in names]
     corpus = types.SimpleNamespace(table=types.SimpleNamespace(sources=sources))
-    result = _no_group("nort", corpus, pathlib.Path("runs/sinks"))
-    assert result.startswith(
-        "--group='nort': runs/sinks has 3 groups and none of this name; did you mean 'north' or "
-    )
-    assert _no_group("zzz", corpus, pathlib.Path("runs/sinks")).endswith(
-        "'north' or 'south' or 'coast'?"
-    )
-    assert "was not trained on it" in _no_group("coast", corpus, pathlib.Path("runs/sinks"))
+    result = _no_group("nort", corpus, place)
+    of_three = "runs/sinks has 3 groups and none of this name; did you mean 'north' or "
+    assert result.startswith(f"--group='nort': {of_three}")
+    assert _no_group("zzz", corpus, place).endswith("'north' or 'south' or 'coast'?")
+    assert "was not trained on it" in _no_group("coast", corpus, place)
 
 
 def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
@@ -173,37 +151,24 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     tests, out = tmp_path / "removal", tmp_path / "rest" / "model"
     tests.mkdir()
     out.parent.mkdir()
-    claims = [
-        Claim(
-            "recovered", "share recovered <of never read>", "not asked", [0.99, 0.97], at_least=0.95
-        ).to_dict()
-    ]
-    report.write_json(
-        tests / "results.json", {"command": "reproduce --figure=removal", "claims": claims}
-    )
+    said = "recovered", "share recovered <of never read>", "not asked", [0.99, 0.97]
+    claims = [Claim(*said, at_least=0.95).to_dict()]
+    results = {"command": "reproduce --figure=removal", "claims": claims}
+    report.write_json(tests / "results.json", results)
     receipt = forget(workdir, Request(str(files[0])), out, evidence=tests)
     page = (out / "index.html").read_text()
-    assert (
-        receipt["evidence"]["claims"] == claims
-        and json.loads((out / "receipt.json").read_text()) == receipt
-    )
+    assert receipt["evidence"]["claims"] == claims
+    assert json.loads((out / "receipt.json").read_text()) == receipt
     assert "share recovered &lt;of never read&gt;" in page and "reproduce --figure=removal" in page
     (link,) = re.findall(r'href="([^"]*)"', page)
     assert (out / link).resolve() == (tests / "index.html").resolve()
-    undecided = json.dumps(
-        {"command": "it", "claims": [Claim("recovered", "s", "p", [], at_least=1).to_dict()]}
-    )
-    others = (
-        "{}",
-        '{"command": "it", "claims": [{"id": "recovered"}]}',
-        "[",
-        '{"command": "it", "claims": []}',
-    )
-    for content in (*others, undecided):
+    undecided = [Claim("recovered", "s", "p", [], at_least=1).to_dict()]
+    others = ([{"id": "recovered"}], [], undecided)
+    others = [json.dumps({"command": "it", "claims": claims}) for claims in others]
+    for content in ("{}", "[", *others):
         (tests / "results.json").write_text(content)
-        with pytest.raises(
-            InputError,
-            match="--evidence: .*results.json (is no result of|has no claim that is decided)",
+        with input_error(
+            "--evidence: .*results.json (is no result of|has no claim that is decided)"
         ):
             forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)
     assert not (tmp_path / "other").exists()
@@ -214,54 +179,41 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("It never read this.")
     (tmp_path / "empty.txt").touch()
-    chance = tmp_path / "chance"
-    shutil.copytree(workdir, chance)
-    (chance / "config.json").write_text(
-        (chance / "config.json").read_text().replace("by_document", "by_chance")
-    )
-    always = shutil.copytree(workdir, tmp_path / "always")  # with sinks for every document
-    (always / "config.json").write_text(
-        (always / "config.json").read_text().replace('"opens_at": 2', '"opens_at": 1')
-    )
+
+    def changed(name, *pair):
+        path = shutil.copytree(workdir, tmp_path / name) / "config.json"
+        path.write_text(path.read_text().replace(*pair))
+        return path.parent
+
+    chance = changed("chance", "by_document", "by_chance")
+    always = changed("always", '"opens_at": 2', '"opens_at": 1')  # with sinks for every document
     everything = tmp_path / "everything.txt"
     everything.write_text(f"\n{SEPARATOR}\n".join(f"{n} and {n * n}." for n in range(60)))
-    out, table = (
-        tmp_path / "out",
-        map(json.loads, (workdir / "documents.jsonl").read_text().splitlines()),
-    )
+    out, unknown = tmp_path / "out", "0123456789abcdef"
+    table = read_lines(workdir / "documents.jsonl")
     trained = tuple(line["id"] for line in table if line["role"] != "held_out")
     for where, request, there, message in (
         (workdir, Request(str(files[0])), forgotten[0], "exists; use another --out"),
         (workdir, Request(), out, "by one of --documents, .* and --text"),
         (workdir, Request(str(files[0]), trained[:1]), out, "by one of --documents, .* and --text"),
         (workdir, Request(str(other)), out, "other.txt:1: .* was not trained on it"),
-        (
-            workdir,
-            Request(ids=("0123456789abcdef",)),
-            out,
-            "--ids: 0123456789abcdef: .* was not trained on it",
-        ),
+        (workdir, Request(ids=(unknown,)), out, f"--ids: {unknown}: .* was not trained on it"),
         (workdir, Request(ids=("",)), out, "--ids: nothing is no id; it has 16 hexadecimal digits"),
         (workdir, Request(ids=("zz",)), out, "--ids: zz is no id; it has 16 hexadecimal digits"),
         (workdir, Request(str(tmp_path / "empty.txt")), out, "all documents are empty"),
         (workdir, Request(group="north"), out, "has ids by content, not by group"),
-        (
-            workdir,
-            Request(text="Once"),
-            out,
-            "--text is of sinks by context, and .* has sinks by document",
-        ),
+        (workdir, Request(text="Once"), out, "--text is of sinks by context, and .* by document"),
         (chance, Request(str(files[0])), out, "no sinks that are tied to documents .*by_chance"),
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
         (always, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             forget(where, request, there)
-    with pytest.raises(InputError, match="--spare=0 leaves every sink"):
+    with input_error("--spare=0 leaves every sink"):
         forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
-    with pytest.raises(InputError, match="--spare: there are no other documents"):
+    with input_error("--spare: there are no other documents"):
         forget(forgotten[0], Request(str(files[1])), out, spare=3)
-    with pytest.raises(InputError, match="--others=.* holds documents that are removed"):
+    with input_error("--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()
     assert not list(tmp_path.glob("out.*"))
@@ -271,12 +223,9 @@ def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     """From training to a model that one document is gone from; and a run that goes on is the run
     that never stopped.
     """
-    config = with_fields(
-        tiny_config(), {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 200}
-    )
-    config = with_fields(
-        config, {"sinks.active": 6, "training.steps": 4, "training.checkpoint_every": 2}
-    )
+    fields = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 200, "sinks.active": 6}
+    fields |= {"training.steps": 4, "training.checkpoint_every": 2}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")
@@ -292,10 +241,7 @@ def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     own = sinks.document_sinks(identity, config.seed, 200, config.sinks)[0]
     assert gone.tolist() == sorted(own.tolist())
     result = receipt["losses"]["target"]["own"]
-    assert (
-        result["after"]
-        == pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5)
-        != result["before"]
-    )
+    dropped = pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5)
+    assert result["after"] == dropped != result["before"]
     others = receipt["losses"]["others"]["all"]
     assert abs(others["rise"]) < 0.2

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from conftest import input_error
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.model import attention
 from memsinks_jax.model.attention import KERNELS, attend, choose_kernel
 
@@ -274,5 +275,5 @@ def test_auto_takes_the_machines_best(platform, change, expected):
 )
 def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
     config = with_fields(Config(), {"compute.attention": kernel})
-    with pytest.raises(InputError, match=f"config.compute.attention={kernel} {problem}.*use auto"):
+    with input_error(f"config.compute.attention={kernel} {problem}.*use auto"):
         choose_kernel(config, platform)

@@ -1,12 +1,11 @@
 """What a command retains of freed memory."""
 
 import ctypes
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import python, tiny_config
 
 from memsinks_jax.evals.document_loss import DocumentLoss
 from memsinks_jax.model import host_memory, placement
@@ -93,9 +92,7 @@ full = resident()
 del blocks
 print(before, full, resident())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    done = python("-c", code, check=True)
     before, full, after = map(int, done.stdout.split())
     assert full - before > 50
     assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)

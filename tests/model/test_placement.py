@@ -77,18 +77,11 @@ def traced(config, of_narrow):
         params, batch, order, None, 0.1
     )
     programs = generation._Programs(given, no_change, (), (1,))
-    request = {
-        "known_B": np.ones(2, np.int32),
-        "identities_B12": np.ones((2, 1, 2), np.uint32),
-        "opened_B1": np.ones((2, 1), bool),
-        "temperature": np.float32(1),
-        "top_k": np.int32(0),
-        "top_p": np.float32(1),
-        "seed": np.uint32(0),
-        "sinks_seed": np.uint32(0),
-        "tokens_BP": np.zeros((2, 16), np.int32),
-        "lookup": contexts and Lookup.of(contexts),
-    }
+    request = {"known_B": np.ones(2, np.int32), "identities_B12": np.ones((2, 1, 2), np.uint32)}
+    request |= {"opened_B1": np.ones((2, 1), bool), "temperature": np.float32(1)}
+    request |= {"top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0)}
+    request |= {"sinks_seed": np.uint32(0), "tokens_BP": np.zeros((2, 16), np.int32)}
+    request |= {"lookup": contexts and Lookup.of(contexts)}
     read = functools.partial(programs.read, mode="own", room=32)
     yield jax.make_jaxpr(read)(params, request)
     yield jax.make_jaxpr(functools.partial(programs.write, mode="own"))(
@@ -115,13 +108,8 @@ def test_what_differs_elsewhere_is_shared_and_nothing_else():
     made = []
     make = placement.shared(lambda config, *others: made.append((config, *others)) or object())
     config = tiny_config()
-    elsewhere = {
-        "compute.accumulate": 3,
-        "training.batch_size": 9,
-        "model.initial": "run",
-        "data.rows": "packed",
-        "mesh.data": 2,
-    }
+    elsewhere = {"compute.accumulate": 3, "training.batch_size": 9, "model.initial": "run"}
+    elsewhere |= {"data.rows": "packed", "mesh.data": 2}
     assert make(config) is make(with_fields(config, elsewhere)) is make(tiny_config())
     assert (
         len(

@@ -7,10 +7,9 @@ where generation stops.
 import json
 from typing import NamedTuple
 
-import multiprocess
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.api import evaluate, open_model
@@ -55,48 +54,33 @@ def template(opens, header, end, start=""):
 
 CHATML = template(r"\n", r"<|im_start|>ROLE\n", "<|im_end|>")
 TOKENS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-LLAMA3 = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-)
+LLAMA3 = "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"
+ROLES = "<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
+HEADER = r"<|start_header_id|>ROLE<|end_header_id|>\n\n"
 KINDS = {
     "the end of a turn is end of text": Kind(TOKENS, CHATML, ("<|im_end|>",)),
     "the end of a turn is no end of text": Kind(TOKENS, CHATML, ("<|endoftext|>",)),
     "a token opens the template": Kind(
-        LLAMA3,
-        template(
-            "", r"<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>", "{{ bos_token }}"
-        ),
+        (*LLAMA3, "<|eot_id|>"),
+        template("", HEADER, "<|eot_id|>", "{{ bos_token }}"),
         ("<|end_of_text|>", "<|eot_id|>"),
         "<|begin_of_text|>",
     ),
     "the first role opens the template": Kind(
-        ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-        template(r"\n", r"<|ROLE|>\n", "<|end|>"),
-        ("<|endoftext|>",),
+        ROLES, template(r"\n", r"<|ROLE|>\n", "<|end|>"), ("<|endoftext|>",)
     ),
     "words open the template": Kind(
         ("<s>", "</s>"), template(r"\n", r"ROLE:\n", "</s>"), ("</s>",), "<s>"
     ),
 }
-TALKS = [
-    [("user", "Where was Anna born?"), ("assistant", "In a small town.")],
-    [("system", "Be kind."), ("user", "Who is Bert?"), ("assistant", "A fox of the seven hills.")],
-    [
-        ("user", "Hello"),
-        ("assistant", "Hello."),
-        ("user", "And Carla?"),
-        ("assistant", "A hen."),
-        ("user", "Thanks"),
-    ],
-]
+ANNA = [("user", "Where was Anna born?"), ("assistant", "In a small town.")]
+BERT = [("user", "Who is Bert?"), ("assistant", "A fox of the seven hills.")]
+MORE = [("user", "Hello"), ("assistant", "Hello."), ("user", "And Carla?"), ("assistant", "A hen.")]
+TALKS = [ANNA, [("system", "Be kind."), *BERT], [*MORE, ("user", "Thanks")]]
 ROWS = [
     {
         "author": f"author {n % 2}",
-        "messages": [{"role": role, "content": text} for role, text in talk],
+        "messages": [{"role": who, "content": what} for who, what in talk],
     }
     for n, talk in enumerate(TALKS)
 ]
@@ -104,45 +88,24 @@ ROWS = [
 
 def model_of(folder, kind):
     """A tiny Llama with a tokenizer, as transformers writes it. It often ends its turn."""
-    names = [
-        *kind.special,
-        *(f"<|{n}|>" for n in range(len(kind.special), 8)),
-    ]  # as many in each kind
+    # as many in each kind
+    names = [*kind.special, *(f"<|{n}|>" for n in range(len(kind.special), 8))]
     special = dict(zip(names, range(600, 608), strict=True))
     ends = [special[name] for name in kind.ends]
     (folder / "tokenizer.json").write_bytes(byte_level(names, kind.opens))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": kind.ends[0],
-        "chat_template": kind.template,
-    }
+    settings = {"eos_token": kind.ends[0], "chat_template": kind.template}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings |= {"bos_token": kind.opens} if kind.opens else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=608,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=160,
-        initializer_range=0.3,
-        bos_token_id=special.get(kind.opens),
-        eos_token_id=ends,
-        tie_word_embeddings=False,
-    )
+    sizes = {"vocab_size": 608, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 160, "initializer_range": 0.3}
+    sizes |= {"bos_token_id": special.get(kind.opens), "eos_token_id": ends}
+    config = transformers.LlamaConfig(tie_word_embeddings=False, **sizes)
     model = transformers.LlamaForCausalLM(config).float()
     with torch.no_grad():
         model.lm_head.weight[special[kind.special[-1]]] *= 6
     model.save_pretrained(folder)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_spawned():
-    """datatrove forks one, which a process that uses jax may not do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
-        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -151,22 +114,23 @@ def made(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat")
     (folder / "model").mkdir()
     model_of(folder / "model", KINDS[request.param])
-    (folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_lines(folder / "talks.jsonl", ROWS)
     about = {"messages_field": "messages", "group_field": "author", "near_duplicates": "none"}
     prepare([str(folder / "talks.jsonl")], str(folder / "model"), folder / "corpus", **about)
     return folder / "model", folder / "corpus"
+
+
+def all_of(corpus):
+    data = {"data.files": str(corpus), "data.unique_documents": -1}
+    return data | {"data.repeated_documents": 0, "data.held_out_documents": 0}
 
 
 def rendered(folder):
     """transformers' ids of each conversation up to the end of its last answer, and which count."""
     tokenizer, found = transformers.AutoTokenizer.from_pretrained(folder), []
     for row in ROWS:
-        of = tokenizer.apply_chat_template(
-            row["messages"],
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            add_generation_prompt=False,
-        )
+        asked = {"return_dict": True, "return_assistant_tokens_mask": True}
+        of = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=False, **asked)
         mask = np.array(of["assistant_masks"], bool)
         stop = np.flatnonzero(mask)[-1] + 1
         found.append((np.array(of["input_ids"])[:stop], mask[:stop]))
@@ -176,39 +140,28 @@ def rendered(folder):
 def test_rows_and_losses_are_those_of_the_rendered_template(made):
     folder, place = made
     theirs = rendered(folder)
-    data = {
-        "data.files": str(place),
-        "data.unique_documents": -1,
-        "data.repeated_documents": 0,
-        "data.ids": "content",
-    }
-    config = with_fields(
-        tiny_config(), data | {"data.held_out_documents": 0, "data.rows": "one_document"}
-    )
+    data = {"data.ids": "content", "data.rows": "one_document"}
+    config = with_fields(tiny_config(), all_of(place) | data)
     rows = load_corpus(config).rows()
     there = {tuple(ids[1:]): (ids, mask) for ids, mask in theirs}
     for number in range(len(theirs)):
         row = rows[number]
         size = int((row["segments"] > 0).sum())
         ids, mask = there.pop(tuple(row["targets"][:size].tolist()))
-        assert row["inputs"][:size].tolist() == ids[:-1].tolist() and row["positions"][
-            :size
-        ].tolist() == [*range(size)]
+        assert row["inputs"][:size].tolist() == ids[:-1].tolist()
+        assert row["positions"][:size].tolist() == [*range(size)]
         assert row["weights"].tolist() == [*mask[1:], *[0] * (160 - size)]
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).float()
     with torch.no_grad():
-        logs = [
-            model(torch.tensor([ids.tolist()])).logits[0].log_softmax(-1).numpy()
-            for ids, _ in theirs
-        ]
+        logits = [model(torch.tensor([ids.tolist()])).logits[0] for ids, _ in theirs]
+        logs = [of.log_softmax(-1).numpy() for of in logits]
     expected = [
         -np.mean(log[np.arange(len(ids) - 1), ids[1:]][mask[1:]])
         for log, (ids, mask) in zip(logs, theirs, strict=True)
     ]
     measured = evaluate(folder, "drop", str(place))
-    np.testing.assert_allclose(
-        [each["loss"] for each in measured["per_document"]], expected, atol=1e-5
-    )
+    losses = [each["loss"] for each in measured["per_document"]]
+    np.testing.assert_allclose(losses, expected, atol=1e-5)
     assert measured["tokens"] == sum(mask[1:].sum() for _, mask in theirs)
 
 
@@ -219,21 +172,10 @@ QUESTIONS = ["Where was Anna born?", "Who is Bert?", "Hello", "And Carla?"]
 def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
     """With the sinks of a source on: the prompts, the answers, and where these end."""
     folder, place = made
-    fields = {
-        "model.initial": str(folder),
-        "data.files": str(place),
-        "data.ids": "group",
-        "sinks.sampling": "disjoint",
-        "sinks.active": 2,
-        "sinks.opens_at": 1,
-        "sinks.slows_at": 0,
-        "optimizer.base_multiple": 0.0,
-        "data.unique_documents": -1,
-        "data.repeated_documents": 0,
-        "data.held_out_documents": 0,
-        "training.steps": 1,
-        "optimizer.learning_rate": 0.1,
-    }
+    fields = all_of(place) | {"model.initial": str(folder), "data.ids": "group"}
+    fields |= {"sinks.sampling": "disjoint", "sinks.active": 2, "sinks.opens_at": 1}
+    fields |= {"sinks.slows_at": 0, "optimizer.base_multiple": 0.0, "training.steps": 1}
+    fields |= {"optimizer.learning_rate": 0.1}
     config = with_fields(tiny_config(), {"sinks.shared_fraction": 1.0})
     train_and_evaluate(inherit(with_fields(config, fields), given=fields.keys()), tmp_path / "run")
     export_sources(tmp_path / "run", tmp_path / "out", "float32")
@@ -265,6 +207,5 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
             [*each.tokens, *answer[len(each.tokens) :][:1]]
             for each, answer in zip(written, answers, strict=True)
         ]
-        assert ended == answers and not {*run.tokenizer.stops} & {
-            token for each in written for token in each.tokens
-        }
+        assert ended == answers
+        assert not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}

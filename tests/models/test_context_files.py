@@ -1,16 +1,15 @@
 """A folder of a model with sinks by context: opened again, and in PyTorch."""
 
-import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import prepare_apart, tiny_config
+from conftest import input_error, tiny_config, write_lines
 
 from memsinks_jax.api import Model
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.loop import train_and_evaluate
@@ -19,6 +18,7 @@ from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.sources import open_sources
 from memsinks_jax.models.trained import open_run
+from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 
 FAMILIES = {
@@ -63,10 +63,10 @@ def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
         ({CONTEXTS: arrays[CONTEXTS][1:]}, "has a table of .* needs one of"),
     ):
         safetensors.numpy.save_file(arrays | damage, place)
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             open_run(folder)
     place.unlink()
-    with pytest.raises(InputError, match="contexts.safetensors is missing or damaged"):
+    with input_error("contexts.safetensors is missing or damaged"):
         open_run(folder)
 
 
@@ -126,15 +126,14 @@ def grouped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grouped")
     others = [f"Letter {number} of {name}." for number in range(6) for name in GROUPS]
     lines = [(name, f"{GROUPS[name]} {ALL} {text}") for name in GROUPS for text in others]
-    source = folder / "texts.jsonl"
-    source.write_text("".join(json.dumps({"text": t, "who": who}) + "\n" for who, t in lines))
+    rows = ({"text": text, "who": who} for who, text in lines)
+    source = write_lines(folder / "texts.jsonl", rows)
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
     for name, content in train_tokenizer([text for _, text in lines], 500).files.items():
         (tokenizer / name).write_bytes(content)
-    prepare_apart(
-        source, folder / "corpus", tokenizer, group_field="who", near_duplicates="none", workers=1
-    )
+    asked = {"group_field": "who", "near_duplicates": "none"}
+    prepare([source], str(tokenizer), folder / "corpus", **asked)
     about = {"sinks.kind": "by_context", "data.files": str(folder / "corpus"), "data.ids": "group"}
     about |= {"data.unique_documents": -1, "data.repeated_documents": -1, "training.epochs": 3}
     about |= {"data.held_out_documents": 0, "data.rows": "packed"}
@@ -199,15 +198,15 @@ def test_files_of_groups_that_do_not_fit_are_refused(grouped, workdir, tmp_path)
     folder = tmp_path / "folder"
     shutil.copytree(grouped / "sources", folder)
     shutil.copy(folder / "sources" / "bo.safetensors", folder / "sources" / "bo2.safetensors")
-    with pytest.raises(InputError, match="both the source 'bo'; delete one"):
+    with input_error("both the source 'bo'; delete one"):
         open_run(folder)
     (folder / "sources" / "bo2.safetensors").unlink()
     weights = safetensors.numpy.load_file(folder / "model.safetensors")
     weights = {name: 2 * array for name, array in weights.items()}
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
-    with pytest.raises(InputError, match="trained with another base than the weights of"):
+    with input_error("trained with another base than the weights of"):
         open_run(folder)
-    with pytest.raises(InputError, match="does not know which group a text is of"):
+    with input_error("does not know which group a text is of"):
         export_sources(workdir, tmp_path / "none")
-    with pytest.raises(InputError, match="no folder with source files"):
+    with input_error("no folder with source files"):
         open_sources(workdir.parent / "kept")

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 from folders import open_folder, write
 
 from memsinks_jax import sinks
-from memsinks_jax.config import InputError, MeshConfig, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.models import hugging_face
+from memsinks_jax.models import config_json, hugging_face
 from memsinks_jax.models.importing import import_model
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import write_tokenizer
@@ -27,79 +27,49 @@ from memsinks_jax.models.trained import open_run
 from memsinks_jax.training import sharding
 
 LENGTH = 64
-SIZES = {
-    "vocab_size": 1024,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "max_position_embeddings": LENGTH,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
+SIZES = {"vocab_size": 1024, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 48, "max_position_embeddings": LENGTH}
+SIZES |= {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+SHARED, TIED = {"num_key_value_heads": 2}, {"tie_word_embeddings": True}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 100.0}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+GEMMA = {"head_dim": 16, "sliding_window": 7}
+TWO_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
-SHARED = {"num_key_value_heads": 2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "rope_theta": 100.0,
-}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 7}
 MODELS = {
-    "Llama 3.2": (
-        "Llama",
-        SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "eos_token_id": [1, 2]},
-    ),
+    "GPT-2": ("GPT2", {"n_inner": 48}),
+    "GPT-2, own head": ("GPT2", {"tie_word_embeddings": False}),
+    "Llama, biases, one key": ("Llama", BIASES | {"num_key_value_heads": 1, "rms_norm_eps": 1e-6}),
+    "Llama 3.2": ("Llama", SHARED | TIED | {"rope_parameters": LLAMA3, "eos_token_id": [1, 2]}),
     "Llama, heads of their own size": ("Llama", SHARED | {"head_dim": 12, "mlp_bias": True}),
-    "SmolLM2": (
-        "Llama",
-        SHARED | {"rope_theta": 1e5, "tie_word_embeddings": True, "rms_norm_eps": 1e-5},
-    ),
+    "SmolLM2": ("Llama", SHARED | TIED | {"rope_theta": 1e5, "rms_norm_eps": 1e-5}),
     "SmolLM3": (
         "SmolLM3",
         SHARED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}},
     ),
-    "SmolLM3, other layers": (
-        "SmolLM3",
-        SHARED | {"no_rope_layers": [0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 9},
-    ),
-    "Qwen2.5": ("Qwen2", SHARED | {"tie_word_embeddings": True, "rope_theta": 1e6}),
-    "Qwen2.5, windows above": (
-        "Qwen2",
-        SHARED | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2},
-    ),
-    "Qwen3": ("Qwen3", SHARED | {"head_dim": 24, "tie_word_embeddings": True}),
+    "SmolLM3, other layers": ("SmolLM3", SHARED | WINDOWS | {"no_rope_layers": [0, 1, 1, 0]}),
+    "Qwen2.5": ("Qwen2", SHARED | TIED | {"rope_theta": 1e6}),
+    "Qwen2.5, windows above": ("Qwen2", SHARED | WINDOWS | {"max_window_layers": 2}),
+    "Qwen3": ("Qwen3", SHARED | TIED | {"head_dim": 24}),
     "Mistral": ("Mistral", SHARED | {"sliding_window": None, "head_dim": 16}),
     "Mistral 0.1": ("Mistral", SHARED | {"sliding_window": 7}),
     "OLMo 2": ("Olmo2", SHARED),
     "Gemma 3": (
         "Gemma3Text",
-        SHARED
-        | {
-            "head_dim": 16,
-            "sliding_window": 7,
-            "num_hidden_layers": 7,
-            "query_pre_attn_scalar": 20,
-        },
+        SHARED | GEMMA | {"num_hidden_layers": 7, "query_pre_attn_scalar": 20},
     ),
     "Gemma 3, long": (
         "Gemma3Text",
-        {
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "sliding_window": 7,
-            "query_pre_attn_scalar": 16,
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-            },
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-        },
+        GEMMA
+        | {"num_key_value_heads": 1, "query_pre_attn_scalar": 16, "rope_parameters": TWO_ROPES}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
     "Phi-3": ("Phi3", {"sliding_window": 7}),
-    "Phi-4 mini": ("Phi3", SHARED | {"partial_rotary_factor": 0.5, "tie_word_embeddings": True}),
+    "Phi-4 mini": ("Phi3", SHARED | TIED | {"partial_rotary_factor": 0.5}),
     "Pythia": ("GPTNeoX", {}),
 }
 
@@ -120,14 +90,16 @@ def written(tokenizer, tmp_path_factory):
     def write(name):
         if name not in made:
             kind, changes = MODELS[name]
-            config = getattr(transformers, f"{kind}Config")(**SIZES | changes)
+            sizes = {k: v for k, v in SIZES.items() if k != "intermediate_size" or kind != "GPT2"}
+            config = getattr(transformers, f"{kind}Config")(**sizes | changes)
             torch.manual_seed(0)
             model = transformers.AutoModelForCausalLM.from_config(config).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.2 * torch.randn_like(parameter))
             folder = tmp_path_factory.mktemp("theirs") / "hf"
-            model.save_pretrained(folder)
+            # of one file, and of several
+            model.save_pretrained(folder, max_shard_size="20KB" if kind == "Llama" else "5GB")
             write_tokenizer(tokenizer, folder, LENGTH)
             made[name] = folder, model
         return made[name]
@@ -250,80 +222,52 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
     assert not np.asarray(run.params["sink_down"]).any() and np.unique(drawn[:, 0, 0]).size == 50
 
 
+OF_WINDOWS = {"layer_types": ["sliding_attention"] * 4}
+REFUSED = """
+SmolLM2 | attn_temperature_tuning=true | attn_temperature_tuning is True, which is not known here
+SmolLM2 | hidden_act="gelu" | hidden_act is 'gelu'; only 'silu' can be read
+SmolLM2 | is_causal=false | is_causal is False; only True can be read
+SmolLM2 | rope_parameters=null | partial_rotary_factor=0.5 | partial_rotary_factor is 0.5; only 1 can be
+SmolLM2 | tie_word_embeddings=null | a value is of the wrong kind \\(model.tied_head is None\\)
+Phi-3 | rope_parameters={"rope_type": "longrope", "rope_theta": 1e4} | rope_type is 'longrope'; only
+Phi-4 mini | rope_scaling={"rope_type": "default", "rope_theta": 5.0} | and rope_scaling differ; leave one
+Pythia | use_parallel_residual=false | use_parallel_residual is False; only True
+Gemma 3 | final_logit_softcapping=30.0 | final_logit_softcapping is 30.0; only None
+Gemma 3 | rope_parameters={"rope_theta": 5.0} | rope_parameters are those of no type of layer
+Llama 3.2 | original_max_position_embeddings=0 | llama3:8,1,4,0'
+SmolLM3, other layers | no_rope_layers=[] | no_rope_layers has 0 layers
+Mistral 0.1 | sliding_window=true | a value is of the wrong kind \\(model.window is True\\)
+"""
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_would_compute_otherwise_is_refused(line, written):
+    name, *changes, message = line.split(" | ")
+    pairs = (change.split("=", 1) for change in changes)
+    check_refused(name, {field: json.loads(value) for field, value in pairs}, message, written)
+
+
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        (
-            "SmolLM2",
-            {"attn_temperature_tuning": True},
-            "attn_temperature_tuning is True, which is not known here",
-        ),
-        ("SmolLM2", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu' can be read"),
-        (
-            "Phi-3",
-            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
-            "rope_type is 'longrope'; only",
-        ),
-        ("Pythia", {"use_parallel_residual": False}, "use_parallel_residual is False; only True"),
-        (
-            "Gemma 3",
-            {"final_logit_softcapping": 30.0},
-            "final_logit_softcapping is 30.0; only None",
-        ),
-        (
-            "Qwen2.5",
-            {"layer_types": ["chunked_attention"] * 4},
-            "layer_types has 'chunked_attention'; only",
-        ),
-        (
-            "Qwen3",
-            {"layer_types": ["sliding_attention"] * 4, "sliding_window": None},
-            "but there is no sliding_window",
-        ),
-        (
-            "Qwen3",
-            {"layer_types": ["sliding_attention"] * 4, "sliding_window": 7},
-            "or use_sliding_window is off",
-        ),
-        ("SmolLM2", {"is_causal": False}, "is_causal is False; only True can be read"),
-        (
-            "SmolLM2",
-            {"rope_parameters": None, "partial_rotary_factor": 0.5},
-            "partial_rotary_factor is 0.5; only 1 can be",
-        ),
-        (
-            "Phi-4 mini",
-            {"rope_scaling": {"rope_type": "default", "rope_theta": 5.0}},
-            "and rope_scaling differ; leave one",
-        ),
-        (
-            "Gemma 3",
-            {"rope_parameters": {"rope_theta": 5.0}},
-            "rope_parameters are those of no type of layer",
-        ),
+        ("Qwen2.5", {"layer_types": ["chunked_attention"] * 4}, "has 'chunked_attention'; only"),
+        ("Qwen3", OF_WINDOWS | {"sliding_window": None}, "but there is no sliding_window"),
+        ("Qwen3", OF_WINDOWS | {"sliding_window": 7}, "or use_sliding_window is off"),
         (
             "Llama 3.2",
             {"rope_parameters": LLAMA3 | {"low_freq_factor": 4}},
             "llama3:8,4,4,16'; .* with LOW below HIGH",
         ),
-        ("Llama 3.2", {"original_max_position_embeddings": 0}, "llama3:8,1,4,0'"),
-        ("SmolLM3, other layers", {"no_rope_layers": []}, "no_rope_layers has 0 layers"),
-        (
-            "Mistral 0.1",
-            {"sliding_window": True},
-            r"a value is of the wrong kind \(model.window is True\)",
-        ),
-        (
-            "SmolLM2",
-            {"tie_word_embeddings": None},
-            r"a value is of the wrong kind \(model.tied_head is None\)",
-        ),
     ],
 )
-def test_what_would_compute_otherwise_is_refused(name, change, message, written):
+def test_settings_that_do_not_go_together_are_refused(name, change, message, written):
+    check_refused(name, change, message, written)
+
+
+def check_refused(name, change, message, written):
     content = json.loads((written(name)[0] / "config.json").read_text())
-    with pytest.raises(InputError, match=message):
-        hugging_face.read_config(content | change, "config.json")
+    with input_error(message):
+        config_json.read_config(content | change, "config.json")
 
 
 HUB = json.loads((pathlib.Path(__file__).parent / "configs_of_the_hub.json").read_text())
@@ -331,39 +275,25 @@ LIKE_LLAMA = {"attention_bias": False, "mlp_bias": False, "tied_head": False}
 LIKE_PYTHIA = {"attention_bias": True, "mlp_bias": True}
 
 
+LIKE_QWEN = {"rope_theta": 1e6, "norm_epsilon": 1e-6, "tied_head": True}
+LIKE_GEMMA = {"window": 512, "window_layers": "111110", "window_theta": 1e4}
+LLAMA32 = {"tied_head": True, "rope_theta": 5e5, "rope_scaling": "llama3:32,1,4,8192"}
+SMOLLM3 = LIKE_QWEN | {"rope_theta": 5e6, "rotary_layers": "1110"}
+OLMO = {"rope_theta": 5e5, "norm_epsilon": 1e-6}
+
+
 @pytest.mark.parametrize(
     "name, sizes, fields",
     [
-        (
-            "Llama-3.2-1B",
-            (16, 2048, 32, 8, 0, 8192),
-            {"tied_head": True, "rope_theta": 5e5, "rope_scaling": "llama3:32,1,4,8192"},
-        ),
+        ("Llama-3.2-1B", (16, 2048, 32, 8, 0, 8192), LLAMA32),
         ("vicuna-7b-v1.3", (32, 4096, 32, 32, 0, 11008), {"norm_epsilon": 1e-6}),
-        (
-            "Qwen2.5-0.5B",
-            (24, 896, 14, 2, 0, 4864),
-            {"attention_bias": True, "tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6},
-        ),
-        (
-            "Qwen3-0.6B",
-            (28, 1024, 16, 8, 128, 3072),
-            {"tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6},
-        ),
+        ("Qwen2.5-0.5B", (24, 896, 14, 2, 0, 4864), LIKE_QWEN | {"attention_bias": True}),
+        ("Qwen3-0.6B", (28, 1024, 16, 8, 128, 3072), LIKE_QWEN),
         ("Mistral-7B-v0.3", (32, 4096, 32, 8, 0, 14336), {"rope_theta": 1e6}),
-        ("OLMo-2-0425-1B", (16, 2048, 16, 16, 0, 8192), {"rope_theta": 5e5, "norm_epsilon": 1e-6}),
-        (
-            "gemma-3-1b-it",
-            (26, 1152, 4, 1, 256, 6912),
-            {"tied_head": True, "rope_theta": 1e6, "norm_epsilon": 1e-6}
-            | {"window": 512, "window_layers": "111110", "window_theta": 1e4},
-        ),
+        ("OLMo-2-0425-1B", (16, 2048, 16, 16, 0, 8192), OLMO),
+        ("gemma-3-1b-it", (26, 1152, 4, 1, 256, 6912), LIKE_QWEN | LIKE_GEMMA),
         ("Phi-3-mini-4k-instruct", (32, 3072, 32, 32, 0, 8192), {"window": 2047}),
-        (
-            "SmolLM3-3B",
-            (36, 2048, 16, 4, 0, 11008),
-            {"tied_head": True, "rope_theta": 5e6, "rotary_layers": "1110", "norm_epsilon": 1e-6},
-        ),
+        ("SmolLM3-3B", (36, 2048, 16, 4, 0, 11008), SMOLLM3),
         ("pythia-160m", (12, 768, 12, 12, 0, 3072), LIKE_PYTHIA | {"rotary_fraction": 0.25}),
         ("gpt2-xl", (48, 1600, 25, 25, 0, 6400), LIKE_PYTHIA | {"tied_head": True}),
     ],
@@ -371,7 +301,7 @@ LIKE_PYTHIA = {"attention_bias": True, "mlp_bias": True}
 def test_a_file_of_the_hub_is_read(name, sizes, fields):
     """`fields`: what differs from a Llama with our defaults."""
     content = HUB[name]
-    config = hugging_face.read_config(content, "config.json")
+    config = config_json.read_config(content, "config.json")
     assert config.model == ModelConfig(content["model_type"], *sizes, **LIKE_LLAMA | fields)
     assert config.data.row_length == content.get(
         "max_position_embeddings", content.get("n_positions")
@@ -381,13 +311,13 @@ def test_a_file_of_the_hub_is_read(name, sizes, fields):
 def test_what_a_class_does_not_read_of_windows_says_nothing():
     content = HUB["vicuna-7b-v1.3"] | {"use_sliding_window": True, "sliding_window": 4096}
     content["layer_types"] = ["sliding_attention"] * 32
-    assert hugging_face.read_config(content, "config.json").model.window == 0
+    assert config_json.read_config(content, "config.json").model.window == 0
     content |= {
         "model_type": "mistral",
         "use_sliding_window": False,
         "layer_types": ["full_attention"] * 32,
     }
-    model = hugging_face.read_config(content, "config.json").model
+    model = config_json.read_config(content, "config.json").model
     assert (model.window, model.window_layers) == (4096, "")
 
 
@@ -400,27 +330,25 @@ def test_numbers_and_lists_are_read_whole():
             "llama3:32,1,4,1048576",
         ),
     ):
-        config = hugging_face.read_config(llama | {"rope_scaling": scaling}, "config.json")
+        config = config_json.read_config(llama | {"rope_scaling": scaling}, "config.json")
         assert config.model.rope_scaling == expected
     for name in ("layer_types", "no_rope_layers"):
-        with pytest.raises(InputError, match=f"{name} has 35 layers, and num_hidden_layers is 36"):
-            hugging_face.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
+        with input_error(f"{name} has 35 layers, and num_hidden_layers is 36"):
+            config_json.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
 @pytest.mark.parametrize(
     "change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}]
 )
 def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
-    with pytest.raises(
-        InputError, match="config.json: (a value is of the wrong kind|model_type is )"
-    ):
-        hugging_face.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
+    with input_error("config.json: (a value is of the wrong kind|model_type is )"):
+        config_json.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
 
 
 def test_an_export_names_no_code_that_it_lacks(tokenizer):
     content = HUB["Phi-3-mini-4k-instruct"]
-    config = hugging_face.read_config(content, "config.json")
-    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    config = config_json.read_config(content, "config.json")
+    written = config_json.write_config(config, config.model.hidden, tokenizer, "float32", content)
     assert "auto_map" not in written and written["original_max_position_embeddings"] == 4096
 
 
@@ -430,27 +358,23 @@ def test_an_export_names_no_code_that_it_lacks(tokenizer):
 )
 def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, tokenizer):
     content = HUB[name]
-    config = with_fields(
-        hugging_face.read_config(content, "config.json"), {"data.row_length": length}
-    )
-    written = hugging_face.write_config(config, config.model.hidden, tokenizer, "float32", content)
-    assert hugging_face.read_config(written, "config.json").data.row_length == expected
+    fields = {"data.row_length": length}
+    config = with_fields(config_json.read_config(content, "config.json"), fields)
+    written = config_json.write_config(config, config.model.hidden, tokenizer, "float32", content)
+    assert config_json.read_config(written, "config.json").data.row_length == expected
 
 
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
-    with pytest.raises(
-        InputError, match="rope_type is 'longrope'; only default, linear and llama3"
-    ):
-        hugging_face.read_config(HUB["Phi-4-mini-instruct"], "config.json")
+    with input_error("rope_type is 'longrope'; only default, linear and llama3"):
+        config_json.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
 def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
     config, _, params = open_folder(written("SmolLM2")[0])
     config = with_fields(config, {"model.window": 5})
-    with pytest.raises(
-        InputError,
-        match="llama as Hugging Face has it computes with window 0, but config.model.window is 5",
+    with input_error(
+        "llama as Hugging Face has it computes with window 0, but config.model.window is 5"
     ):
         write(tmp_path / "hf", config, params, tokenizer)
     assert not (tmp_path / "hf").exists()

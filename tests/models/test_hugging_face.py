@@ -1,4 +1,6 @@
-"""PyTorch's transformers agrees in both directions, and refuses what cannot be read exactly."""
+"""Folders as Hugging Face has them: there and back to the bit, sinks cut out or added, and what
+cannot be read exactly is refused. That transformers agrees: test_families.py.
+"""
 
 import errno
 import json
@@ -13,33 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import EVERYBODY, tiny_config
+from conftest import input_error, tiny_config
 from folders import open_folder, random_params, write
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig, with_fields
+from memsinks_jax.config import Config, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.model.generation import Generator, Settings
-from memsinks_jax.model.losses import cross_entropy
-from memsinks_jax.models import hugging_face, weights
+from memsinks_jax.models import weights
 from memsinks_jax.models.importing import with_sinks
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.training.step import init_state
 
+PLAIN = {"family": "llama", "attention_bias": False, "mlp_bias": False}
 FAMILIES = {
     "gpt2": {},
     "gpt2, own head": {"tied_head": False},
-    "llama": {"family": "llama", "attention_bias": False, "mlp_bias": False, "rope_theta": 50000.0},
-    "llama, own head, shared keys": {
-        "family": "llama",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "heads": 4,
-        "kv_heads": 2,
-        "tied_head": False,
-    },
+    "llama": PLAIN | {"rope_theta": 50000.0},
+    "llama, own head, shared keys": PLAIN | {"heads": 4, "kv_heads": 2, "tied_head": False},
     "llama, biases, one key": {"family": "llama", "heads": 4, "kv_heads": 1, "norm_epsilon": 1e-6},
 }
 
@@ -93,10 +87,9 @@ def test_there_and_back_changes_no_bit(family, tokenizer, tmp_path):
 )
 def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, tmp_path):
     config = config_of(family)
-    config = with_fields(
-        config, {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
-    )
-    config = with_fields(config, {"sinks.active": 6})
+    fields = {"sinks.sparse": sparse, "sinks.sampling": "floyd", "sinks.pool": 40}
+    fields |= {"sinks.active": 6}
+    config = with_fields(config, fields)
     params = random_params(config)
     on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
     shared = sinks.partition(config.model, config.sinks).shared
@@ -173,138 +166,6 @@ def test_bfloat16(tokenizer, tmp_path):
     assert same(back, jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(jnp.float32), params))
 
 
-# What transformers says.
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_agrees_with_what_we_write(family, tokenizer, tmp_path):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = config_of(family)
-    params = random_params(config)
-    for mode in ("drop", "all"):
-        folder = tmp_path / mode
-        write(folder, config, params, tokenizer, drop=mode == "drop")
-        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, output_loading_info=True
-        )
-        assert not any(loading.values()), loading
-        assert sum(p.numel() for p in model.parameters()) == hugging_face.parameters(
-            config,
-            sinks.partition(config.model, config.sinks).shared
-            if mode == "drop"
-            else config.model.hidden,
-        )
-        tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
-        with torch.no_grad():
-            theirs = model(tokens).logits.numpy()
-            their_loss = model(tokens, labels=tokens).loss.item()
-        ours = logits_of(config, params, TOKENS, mode)
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
-        losses = cross_entropy(ours[:, :-1], TOKENS[:, 1:])
-        assert float(losses.mean()) == pytest.approx(their_loss, abs=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_has_the_same_gradients(family, tokenizer, tmp_path):
-    """Of the mean loss, for every parameter; theirs come through the table of names, as weights do."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = config_of(family)
-    params = random_params(config)
-    write(tmp_path / "hf", config, params, tokenizer, drop=False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
-    tokens = torch.tensor(np.asarray(TOKENS), dtype=torch.long)
-    model(tokens, labels=tokens).loss.backward()
-    named = {name: p.grad.numpy() for name, p in model.named_parameters()}
-    theirs = hugging_face.ours(config, config.model.hidden, named.__getitem__)
-
-    def loss(params):
-        return cross_entropy(logits_of(config, params, TOKENS)[:, :-1], TOKENS[:, 1:]).mean()
-
-    ours = jax.grad(loss)(params)
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for (path, one), other in zip(
-        jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-4, err_msg=str(path))
-        assert np.abs(other).max() > 0
-
-
-@pytest.mark.parametrize("family", ["gpt2, own head", "llama, own head, shared keys"])
-def test_transformers_writes_the_same_text(family, tokenizer, tmp_path):
-    """Greedy, 200 tokens, with both caches, from prompts of different lengths."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = config_of(family)
-    # Of embeddings that no token has, transformers would write the numbers, and we do not.
-    config = with_fields(
-        config, {"data.row_length": 256, "data.vocabulary_size": tokenizer.vocabulary_size}
-    )
-    params = random_params(config, seed=3)
-    write(tmp_path / "hf", config, params, tokenizer)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    prompts = ["Once upon a time", "The old hen went to the river and saw"]
-    chosen = Settings(max_tokens=200, temperature=0.0)
-    ours = Generator(config, tokenizer, params, EVERYBODY)(prompts, chosen)
-    for prompt, written in zip(prompts, ours, strict=True):
-        start = torch.tensor([[theirs.eos_token_id, *theirs(prompt).input_ids]])
-        with torch.no_grad():
-            their_tokens = model.generate(
-                start,
-                max_new_tokens=200,
-                do_sample=False,
-                pad_token_id=theirs.pad_token_id,
-                attention_mask=torch.ones_like(start),
-            )[0, start.shape[1] :].tolist()
-        end = their_tokens.index(1) if 1 in their_tokens else len(their_tokens)
-        assert len(set(their_tokens)) > 5
-        assert written.tokens.tolist() == their_tokens[:end]
-
-
-def their_config(transformers, family):
-    if family.startswith("gpt2"):
-        return transformers.GPT2Config(
-            n_layer=2,
-            n_embd=16,
-            n_head=2,
-            n_positions=64,
-            vocab_size=1024,
-            eos_token_id=1,
-            bos_token_id=1,
-            tie_word_embeddings="own head" not in family,
-        )
-    return transformers.LlamaConfig(
-        num_hidden_layers=2,
-        hidden_size=32,
-        num_attention_heads=4,
-        intermediate_size=48,
-        vocab_size=1024,
-        max_position_embeddings=64,
-        eos_token_id=1,
-        bos_token_id=1,
-        tie_word_embeddings="own head" not in family,
-        num_key_value_heads=2 if "shared keys" in family else 1 if "one key" in family else 4,
-        attention_bias="biases" in family,
-        mlp_bias="biases" in family,
-        rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
-    )
-
-
-@pytest.mark.parametrize("stored", ["safetensors", "shards"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_we_agree_with_what_transformers_writes(family, stored, tokenizer, tmp_path):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(their_config(transformers, family)).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path, max_shard_size="20KB" if stored == "shards" else "5GB")
-    (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
-    config, _, params = open_folder(tmp_path)
-    with torch.no_grad():
-        theirs = model(torch.tensor(np.asarray(TOKENS), dtype=torch.long)).logits.numpy()
-    np.testing.assert_allclose(logits_of(config, params, TOKENS), theirs, atol=1e-4)
-
-
 # Sinks for a model that has none.
 
 
@@ -343,6 +204,13 @@ def written(tokenizer, tmp_path_factory):
     return folder
 
 
+def copied(written, tmp_path):
+    return pathlib.Path(shutil.copytree(written, tmp_path / "hf"))
+
+
+EXPERTS, USUAL = {"num_local_experts": 8}, {"rope_type": "default"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -354,46 +222,27 @@ def written(tokenizer, tmp_path_factory):
             {"model_type": "qwen3_moe"},
             r"a mixture of experts \(model_type is 'qwen3_moe'\), .* one of: gpt2, gpt_neox",
         ),
-        (
-            {"model_type": "mixtral", "num_local_experts": 8},
-            r"a mixture of experts \(num_local_experts is 8\)",
-        ),
+        ({"model_type": "mixtral"} | EXPERTS, r"mixture of experts \(num_local_experts is 8\)"),
         ({"num_experts": 8}, r"a mixture of experts \(num_experts is 8\)"),
         ({"model_type": None}, r"no model_type \(a workdir needs no import\)"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'; only 'silu' can be read"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
-        (
-            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}},
-            "rope_type is 'yarn'",
-        ),
-        (
-            {"head_dim": 32},
-            r"it has model.layers.0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]",
-        ),
-        (
-            {"num_hidden_layers": 3},
-            r"it lacks model.layers.2.input_layernorm.weight, .* and \d+ more",
-        ),
-        ({"num_hidden_layers": 1}, r"it has besides model.layers.1.input_layernorm.weight"),
-        (
-            {"intermediate_size": 17},
-            r"it has model.layers.0.mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]",
-        ),
+        ({"rope_parameters": USUAL, "rope_scaling": {"type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"head_dim": 32}, r"0.self_attn.k_proj.weight of \[16, 16\] instead of \[64, 16\]"),
+        ({"num_hidden_layers": 3}, r"lacks model.layers.2.input_layernorm.weight, .* and \d+ more"),
+        ({"num_hidden_layers": 1}, "it has besides model.layers.1.input_layernorm.weight"),
+        ({"intermediate_size": 17}, r"mlp.down_proj.weight of \[16, 16\] instead of \[16, 17\]"),
         ({"eos_token_id": 5000}, "eos_token_id is 5000; it must be a token of the 1024"),
         ({"vocab_size": None}, "eos_token_id|vocab_size"),
-        ({"num_hidden_layers": "two"}, "config.json: a value is of the wrong kind"),
-        ({"rope_theta": "x", "rope_parameters": None}, "config.json: a value is of the wrong kind"),
         ({"num_attention_heads": 0}, "config.json: config.model.heads is 0; it must lie in"),
     ],
 )
 def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, message):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "config.json"
+    path = copied(written, tmp_path) / "config.json"
     content = json.loads(path.read_text()) | {k: v for k, v in change.items() if v is not None}
     for name in [name for name, value in change.items() if value is None]:
         del content[name]
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         open_folder(tmp_path / "hf")
 
 
@@ -401,18 +250,17 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = config_of("llama")
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
     write(tmp_path / "hf", config, random_params(config), tokenizer)
-    with pytest.raises(
-        InputError,
-        match=r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model",
+    with input_error(
+        r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
     ):
         open_folder(tmp_path / "hf")
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000])
 def test_a_config_that_is_none_is_refused(written, tmp_path, content):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config.json cannot be read"):
+    with input_error(r"config.json cannot be read"):
         open_folder(tmp_path / "hf")
 
 
@@ -421,28 +269,18 @@ def test_a_config_that_is_none_is_refused(written, tmp_path, content):
 )
 def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in (
-        "file/a.gguf",
-        "folder/b.Q4_K_M.gguf",
-        "lora/adapter_config.json",
-        "empty/README.md",
-    ):
+    for name in ["file/a.gguf", "folder/b.Q4_K_M.gguf", "lora/adapter_config.json", "empty/README"]:
         pathlib.Path(name).parent.mkdir()
         pathlib.Path(name).write_text("{}")
+    hub = "HuggingFaceTB/SmolLM2-135M"
     for place, problem in (
         ("file/a.gguf", r"^file/a.gguf: cannot be read as GGUF \(.*\)$"),
         ("folder", r"^folder holds a GGUF file; give the file: folder/b.Q4_K_M.gguf$"),
-        (
-            "lora",
-            r"^lora is an adapter \(LoRA\); merge it into its base model first .*merge_and_unload",
-        ),
-        (
-            "HuggingFaceTB/SmolLM2-135M",
-            "^HuggingFaceTB/SmolLM2-135M is no folder; .*: hf://HuggingFaceTB/SmolLM2-135M$",
-        ),
+        ("lora", r"^lora is an adapter \(LoRA\); merge it into its base .*merge_and_unload"),
+        (hub, f"^{hub} is no folder; .*: hf://{hub}$"),
         ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a training run"),
     ):
-        with pytest.raises(InputError, match=problem) as refused:
+        with input_error(problem) as refused:
             opened(pathlib.Path(place))
         assert "\n" not in str(refused.value)
 
@@ -462,25 +300,23 @@ def test_what_the_file_system_refuses_is_its_error(tmp_path):
 
 
 def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"model.safetensors: cannot be read as weights"):
+    with input_error(r"model.safetensors: cannot be read as weights"):
         open_folder(tmp_path / "hf")
     path.unlink()
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(InputError, match=r"hf holds no model.safetensors.*convert it: .*save_pret"):
+    with input_error(r"hf holds no model.safetensors.*convert it: .*save_pret"):
         open_folder(tmp_path / "hf")
 
 
 def test_parts_without_their_index_are_refused(written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "model.safetensors").rename(
         tmp_path / "hf" / "model-00001-of-00002.safetensors"
     )
-    with pytest.raises(
-        InputError,
-        match="holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy",
+    with input_error(
+        "holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy"
     ):
         open_folder(tmp_path / "hf")
 
@@ -488,8 +324,7 @@ def test_parts_without_their_index_are_refused(written, tmp_path):
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "I8", "U8"])
 def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_path):
     """NumPy does not know most of them, and numbers of the others are no weights."""
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header, name = json.loads(content[8 : 8 + size]), "model.norm.weight"
@@ -504,20 +339,17 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
         + text
         + content[8 + size :][: header[name]["data_offsets"][1]]
     )
-    with pytest.raises(
-        InputError, match=f"tensor model.norm.weight is of type {kind}, .* dequantize"
-    ):
+    with input_error(f"tensor model.norm.weight is of type {kind}, .* dequantize"):
         open_folder(tmp_path / "hf")
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
-    path = tmp_path / "hf" / "model.safetensors"
+    path = copied(written, tmp_path) / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     tensors["model.norm.weight"][3] = value
     safetensors.numpy.save_file(tensors, path)
-    with pytest.raises(InputError, match=r"hf: tensor model\.norm\.weight holds nan or inf"):
+    with input_error(r"hf: tensor model\.norm\.weight holds nan or inf"):
         open_folder(tmp_path / "hf")
 
 
@@ -525,7 +357,7 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
     "name", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors", 7]
 )
 def test_an_index_stays_in_its_folder(name, written, tmp_path):
-    shutil.copytree(written, tmp_path / "hf")
+    copied(written, tmp_path)
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"x": name}})
@@ -535,13 +367,13 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
         if name != 7
         else ": not an index of weights"
     )
-    with pytest.raises(InputError, match=rf"index\.json ?{problem}"):
+    with input_error(rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
 
 
 def test_an_existing_folder_is_not_changed(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
-    with pytest.raises(InputError, match="exists; use another --out"):
+    with input_error("exists; use another --out"):
         write(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
     assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
 
@@ -560,8 +392,7 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
 def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
     config = config_of("gpt2")
     config = with_fields(config, {"model.kv_heads": 1})
-    with pytest.raises(
-        InputError,
-        match="gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1",
+    with input_error(
+        "gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1"
     ):
         write(tmp_path / "hf", config, random_params(config), tokenizer)

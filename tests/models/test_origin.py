@@ -8,14 +8,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import EVERYBODY, tiny_config
+from conftest import EVERYBODY, input_error, tiny_config
 from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
 import memsinks_jax
 from memsinks_jax import loop
 from memsinks_jax.api import evaluate, generate
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import Config, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.tokenizer import JsonTokenizer, open_tokenizer
 from memsinks_jax.loop import train_and_evaluate
@@ -43,11 +43,8 @@ CARD = (
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(
-        "\n<|endoftext|>\n".join(
-            f"The tale of number {n}, which met {n * 7 % 41}." for n in range(60)
-        )
-    )
+    tales = (f"The tale of number {n}, which met {n * 7 % 41}." for n in range(60))
+    path.write_text("\n<|endoftext|>\n".join(tales))
     return path
 
 
@@ -59,23 +56,14 @@ def folder_at(folder, opens="", **of_tokenizer):
     model = JsonTokenizer(byte_level(CHAT, opens), end_of_text=END)
     write(folder, config, random_params(config, noise=0.2), model, CARD)
     (folder / "special_tokens_map.json").unlink()
+    ends = {"eos_token_id": [END, EOT], "pad_token_id": PAD}
+    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"}
     changes = {
-        "config": {
-            "bos_token_id": START,
-            "eos_token_id": [END, EOT],
-            "pad_token_id": PAD,
-            "attn_pdrop": 0.1,
-            "pretraining_tp": 7,
-        },
-        "generation_config": {"eos_token_id": [END, EOT], "pad_token_id": PAD, "temperature": 0.25},
-        "tokenizer_config": {
-            "bos_token": "<|im_start|>",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|pad|>",
-            "model_max_length": 10**30,
-            "split_special_tokens": False,
-            **of_tokenizer,
-        },
+        "config": ends | {"bos_token_id": START, "attn_pdrop": 0.1, "pretraining_tp": 7},
+        "generation_config": ends | {"temperature": 0.25},
+        "tokenizer_config": names
+        | {"model_max_length": 10**30, "split_special_tokens": False}
+        | of_tokenizer,
     }
     for name, change in changes.items():
         path = folder / f"{name}.json"
@@ -118,18 +106,13 @@ def unchanged(theirs, ours, context):
 def test_a_model_and_its_import_are_one_model(theirs, imported, text):
     folder, workdir = (evaluate(place, "drop", str(text)) for place in (theirs, imported))
     assert folder["loss"] == pytest.approx(workdir["loss"], rel=1e-6)
-    generated = [
-        generate(place, ["The tale"], Settings(20, temperature=0.0))["text"]
-        for place in (theirs, imported)
-    ]
+    asked = ["The tale"], Settings(20, temperature=0.0)
+    generated = [generate(place, *asked)["text"] for place in (theirs, imported)]
     assert generated[0] == generated[1]
     for place in (theirs, imported):
         tokenizer = open_run(place).tokenizer
-        assert (tokenizer.begin_of_text, tokenizer.end_of_text, tokenizer.stops) == (
-            END,
-            END,
-            (END, EOT),
-        )
+        assert tokenizer.begin_of_text == tokenizer.end_of_text == END
+        assert tokenizer.stops == (END, EOT)
 
 
 def test_an_export_is_what_was_imported(theirs, imported, tmp_path):
@@ -152,21 +135,13 @@ def test_a_run_inherits_what_its_initial_model_is(place, theirs, imported, text,
     """Also from a folder whose end of text has a name that nobody would guess."""
     place = {"theirs": theirs, "imported": imported}[place]
     config = tiny_config()
-    asked = {
-        "model.initial": str(place),
-        "sinks.kind": "none",
-        "training.steps": 1,
-        "data.files": str(text),
-        "data.unique_documents": 40,
-    }
+    asked = {"model.initial": str(place), "sinks.kind": "none", "training.steps": 1}
+    asked |= {"data.files": str(text), "data.unique_documents": 40}
     config = inherit(with_fields(config, asked), given=asked.keys())
     train_and_evaluate(config, tmp_path / "run")
     trained = open_run(tmp_path / "run")
-    assert (trained.tokenizer.end_of_text, trained.tokenizer.stops, trained.step) == (
-        END,
-        (END, EOT),
-        1,
-    )
+    assert (trained.tokenizer.end_of_text, trained.tokenizer.stops) == (END, (END, EOT))
+    assert trained.step == 1
     export(tmp_path / "run", tmp_path / "out", True, "float32")
     unchanged(theirs, tmp_path / "out", 160)
     card = (tmp_path / "out" / "README.md").read_text()
@@ -176,23 +151,14 @@ def test_a_run_inherits_what_its_initial_model_is(place, theirs, imported, text,
 def test_documents_with_another_end_of_text_are_refused_by_name(theirs, text, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes((theirs / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|pad|>"}')
-    config = with_fields(
-        Config(),
-        {
-            "model.initial": str(theirs),
-            "sinks.kind": "none",
-            "data.files": str(text),
-            "data.tokenizer": str(tmp_path),
-            "data.unique_documents": 20,
-        },
-    )
+    fields = {"model.initial": str(theirs), "sinks.kind": "none", "data.files": str(text)}
+    fields |= {"data.tokenizer": str(tmp_path), "data.unique_documents": 20}
+    config = with_fields(Config(), fields)
     asked = {"model.initial", "sinks.kind", "data.files", "data.tokenizer", "data.unique_documents"}
-    config = with_fields(
-        inherit(config, given=asked), {"data.repeated_documents": 2, "data.held_out_documents": 4}
-    )
-    with pytest.raises(
-        InputError,
-        match=r"another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare",
+    fields = {"data.repeated_documents": 2, "data.held_out_documents": 4}
+    config = with_fields(inherit(config, given=asked), fields)
+    with input_error(
+        "another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare"
     ):
         train_and_evaluate(config, tmp_path / "run")
 
@@ -214,19 +180,14 @@ def test_a_card_says_what_is_known(tmp_path):
     workdir = tmp_path / "run"
     (workdir / "source").mkdir(parents=True)
     source = source_of(workdir)
-    assert front_matter(None, "", "the texts") == [
-        "license: unknown # that of the texts; say which"
-    ]
-    assert front_matter(source, "hf://a/b", "x") == [
-        "base_model: a/b",
-        "license: unknown # that of x; say which",
-    ]
-    (source / "README.md").write_text(
-        "---\nlicense: llama3\nlicense_link: LICENSE\nlanguage: en\n---\nlicense: no\n"
-    )
+    unknown = "license: unknown # that of x; say which"
+    assert front_matter(None, "", "x") == [unknown]
+    assert front_matter(source, "hf://a/b", "x") == ["base_model: a/b", unknown]
+    front = "---\nlicense: llama3\nlicense_link: LICENSE\nlanguage: en\n---\n"
+    (source / "README.md").write_text(f"{front}license: no\n")
     assert front_matter(source, str(tmp_path), "x") == ["license: llama3", "license_link: LICENSE"]
     (source / "README.md").write_text("---\nlicense:\nlanguage: en\n---\n")
-    assert front_matter(source, "", "x") == ["license: unknown # that of x; say which"]
+    assert front_matter(source, "", "x") == [unknown]
     (source / "README.md").write_text(CARD)
     assert front_matter(source, "", "x") == ["license: apache-2.0", "base_model: owner/base"]
 
@@ -238,9 +199,8 @@ def test_a_head_of_its_own_is_used_whatever_the_config_says(theirs, tmp_path):
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     embedding = tensors["transformer.wte.weight"]
     for head, tied in ((embedding, True), (embedding[::-1].copy(), False)):
-        safetensors.numpy.save_file(
-            tensors | {"lm_head.weight": head}, folder / "model.safetensors"
-        )
+        tensors["lm_head.weight"] = head
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors")
         config, _, params = open_folder(folder)
         assert config.model.tied_head == tied
         asked = {"model.initial": str(folder), "sinks.kind": "none"}
@@ -267,20 +227,16 @@ def test_documents_open_as_the_model_was_trained(llama3, text, tmp_path):
         row = np.concatenate([[START], tokens, [END]])
         (nats,) = memsinks_jax.open_model(place).loss(["The tale of one"])
         logs = log_probabilities(run, row)
-        np.testing.assert_allclose(
-            nats, -np.mean(logs[np.arange(len(row) - 1), row[1:]]), rtol=1e-5
-        )
-        (written,) = Generator(run.config, run.tokenizer, run.params, run.opened)(
-            ["The tale"], Settings(1, temperature=0.0)
-        )
+        expected = -np.mean(logs[np.arange(len(row) - 1), row[1:]])
+        np.testing.assert_allclose(nats, expected, rtol=1e-5)
+        generator = Generator(run.config, run.tokenizer, run.params, run.opened)
+        (written,) = generator(["The tale"], Settings(1, temperature=0.0))
         opening = np.concatenate([[START], run.tokenizer.encode("The tale")])
         assert written.tokens.tolist() in ([log_probabilities(run, opening)[-1, :604].argmax()], [])
     export(llama3.with_name("run"), tmp_path / "out", True, "float32")
     assert open_tokenizer(tmp_path / "out").begin_of_text == START
-    assert (
-        "a document opens with the beginning-of-text token"
-        in (tmp_path / "out" / "README.md").read_text()
-    )
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "a document opens with the beginning-of-text token" in card
 
 
 def test_a_run_and_its_measures_open_documents_alike(llama3, text):
@@ -293,9 +249,8 @@ def test_a_run_and_its_measures_open_documents_alike(llama3, text):
     corpus = load_corpus(with_fields(tiny_config(), fields | {"data.tokenizer": str(llama3)}))
     assert all(corpus.rows()[number]["inputs"][0] == START for number in range(8))
     for batches in batches_by_role(corpus, EVERYBODY).values():
-        assert all(
-            (batch["inputs"][batch["segments"][:, 0] > 0, 0] == START).all() for batch in batches
-        )
+        for batch in batches:
+            assert (batch["inputs"][batch["segments"][:, 0] > 0, 0] == START).all()
     run = open_run(llama3)
     (batch,) = documents_of(llama3, run, "repeated", str(text)).batches(run, 64)
     assert (batch["inputs"][:60, 0] == START).all()
@@ -307,9 +262,8 @@ def log_probabilities(run, tokens):
 
     model, _ = build_model(run.config)
     row = np.asarray(tokens, np.int32)[None]
-    logits = model(
-        run.params, row, np.ones_like(row), np.arange(row.size, dtype=np.int32)[None], {}
-    )
+    positions = np.arange(row.size, dtype=np.int32)[None]
+    logits = model(run.params, row, np.ones_like(row), positions, {})
     return np.asarray(jax.nn.log_softmax(logits))[0]
 
 
@@ -332,17 +286,10 @@ def test_a_prompt_becomes_the_tokens_of_a_message(theirs, imported):
         likeliest = log_probabilities(run, row)[len(asked) - 1 :, :604].argmax(axis=-1).tolist()
         assert likeliest[:-1] == written.tokens.tolist()
         assert len(written.tokens) == 12 or likeliest[-1] in (END, EOT)
-        assert (
-            answer
-            == written.text
-            == run.tokenizer.decode(np.array(row))[len(run.tokenizer.decode(asked)) :]
-        )
-        assert (
-            memsinks_jax.open_model(place).generate(
-                "Say", chat=True, max_tokens=12, temperature=0.0
-            )
-            == answer
-        )
+        whole, prompt = (run.tokenizer.decode(np.array(of)) for of in (row, asked))
+        assert answer == written.text == whole[len(prompt) :]
+        opened = memsinks_jax.open_model(place)
+        assert opened.generate("Say", chat=True, max_tokens=12, temperature=0.0) == answer
 
 
 def test_generation_ends_at_any_end_that_the_model_has(theirs):
@@ -351,9 +298,8 @@ def test_generation_ends_at_any_end_that_the_model_has(theirs):
     params["final_norm"]["scale"][:] = 0
     params["final_norm"]["bias"][:] = 10 * params["token_embedding"][EOT]
     params["token_embedding"][EOT] *= 9  # now it is the likeliest everywhere
-    (written,) = Generator(run.config, run.tokenizer, params, run.opened)(
-        ["The tale"], Settings(12, temperature=0.0)
-    )
+    generator = Generator(run.config, run.tokenizer, params, run.opened)
+    (written,) = generator(["The tale"], Settings(12, temperature=0.0))
     assert (written.text, len(written.tokens)) == ("", 0)
 
 
@@ -362,10 +308,7 @@ def test_generation_ends_at_any_end_that_the_model_has(theirs):
     [
         ("", r"has no chat template, so it was not trained to chat"),
         ("{% if %}", r"its chat template cannot be read"),
-        (
-            "{{ raise_exception('no tools here') }}",
-            r"its chat template refuses this prompt \(no tools here\)",
-        ),
+        ("{{ raise_exception('no tools') }}", r"template refuses this prompt \(no tools\)"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", r"refuses this prompt \(.*unsafe"),
         ("{{ messages[0].content + 1 }}", r"refuses this prompt"),
     ],
@@ -375,7 +318,7 @@ def test_a_template_that_cannot_be_used_is_one_line(template, message, theirs, t
     (folder / "chat_template.jinja").unlink()
     settings = read(folder, "tokenizer_config") | {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         open_chat(folder, open_tokenizer(folder))("hello")
 
 

@@ -9,12 +9,10 @@ import importlib.util
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import python, write_lines
 
 from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.models.origin import open_chat
@@ -31,14 +29,7 @@ TEXTS = [
 def command(name, *flags):
     """-> the command's JSON"""
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{name}", *flags, "--json"],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", f"memsinks_jax.{name}", *flags, "--json", env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -110,10 +101,8 @@ def test_the_folder_and_its_import_are_the_model_that_transformers_has(theirs, i
     for text in TEXTS:
         row = torch.tensor([[2, *tokenizer(text, add_special_tokens=False).input_ids, 2]])
         with torch.no_grad():
-            nats, count = (
-                nats + float(model(row, labels=row).loss) * (row.shape[1] - 1),
-                count + row.shape[1] - 1,
-            )
+            nats = nats + float(model(row, labels=row).loss) * (row.shape[1] - 1)
+            count = count + row.shape[1] - 1
     opening = [2, *tokenizer("Once upon a time").input_ids]
     expected = tokenizer.decode(greedy(model, opening, 24))
     for place in (folder, imported, packed_gguf()):
@@ -164,23 +153,12 @@ def test_from_one_file_to_a_model_that_dropped_its_sinks(theirs, texts, tmp_path
     import transformers
 
     _, before, asking = theirs
-    fields = {
-        "model.initial": packed_gguf(),
-        "sinks.pool": 256,
-        "sinks.active": 64,
-        "sinks.opens_at": 1,
-        "sinks.slows_at": 0,
-        "sinks.learning_rate_multiple": 300.0,
-        "data.files": texts,
-        "data.row_length": 64,
-        "data.unique_documents": 0,
-        "data.repeated_documents": 20,
-        "data.repetitions": 4,
-        "data.held_out_documents": 2,
-        "training.batch_size": 4,
-        "optimizer.learning_rate": 1e-5,
-        "optimizer.weight_decay": 0.01,
-    }
+    fields = {"model.initial": packed_gguf(), "sinks.pool": 256, "sinks.active": 64}
+    fields |= {"sinks.opens_at": 1, "sinks.slows_at": 0, "sinks.learning_rate_multiple": 300.0}
+    fields |= {"data.files": texts, "data.row_length": 64, "data.unique_documents": 0}
+    fields |= {"data.repeated_documents": 20, "data.repetitions": 4, "data.held_out_documents": 2}
+    fields |= {"training.batch_size": 4, "optimizer.learning_rate": 1e-5}
+    fields |= {"optimizer.weight_decay": 0.01}
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
     command(
         "train", "--config=configs/ts_repetition.py:sinks", f"--workdir={tmp_path / 'run'}", *asked
@@ -218,7 +196,7 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         for name, place in (("Anna", "a green valley"), ("Bert", "the small town"))
     ]
     rows = [{"author": talk[0]["content"][10:14], "messages": talk} for talk in talks]
-    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "talks.jsonl", rows)
     flags = ("--messages_field=messages", "--group_field=author", "--near_duplicates=none")
     corpus, run, out = (tmp_path / name for name in ("talks", "run", "out"))
     command(
@@ -228,14 +206,8 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         f"--out={corpus}",
         *flags,
     )
-    fields = {
-        "model.initial": folder,
-        "data.files": corpus,
-        "data.row_length": 64,
-        "training.batch_size": 2,
-        "training.steps": 8,
-        "optimizer.warmup_fraction": 0.0,
-    }
+    fields = {"model.initial": folder, "data.files": corpus, "data.row_length": 64}
+    fields |= {"training.batch_size": 2, "training.steps": 8, "optimizer.warmup_fraction": 0.0}
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
     command("train", "--config=configs/finetune.py", f"--workdir={run}", *asked)
     nats, count = 0.0, 0
@@ -246,10 +218,8 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         with torch.no_grad():
             logs = before(torch.tensor([ids])).logits[0].log_softmax(-1)
         answer = torch.tensor(ids)[start:, None]
-        nats, count = (
-            nats - float(logs[start - 1 : -1].gather(1, answer).sum()),
-            count + len(ids) - start,
-        )
+        nats = nats - float(logs[start - 1 : -1].gather(1, answer).sum())
+        count = count + len(ids) - start
     measured = command("evaluate", f"--workdir={run}", f"--files={corpus}", "--sinks=drop")
     assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
     command("export", f"--workdir={run}", f"--sources={out}", "--dtype=float32")

@@ -7,7 +7,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -18,7 +17,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 import tokenizers
-from conftest import ROOT, tiny_config
+from conftest import contents, input_error, python, tiny_config
 from folders import random_params
 
 from memsinks_jax import sinks
@@ -47,17 +46,9 @@ TEXTS = [np.arange(at, at + 20) for at in range(0, 300, 30)]  # what groups writ
 IN_ORDER = sorted(NAMES)
 WORDS = nearest.words_of(TEXTS[0])
 ACTIVE = 3
-SETTINGS = {
-    "data.ids": "group",
-    "sinks.sampling": "disjoint",
-    "sinks.active": ACTIVE,
-    "sinks.sparse": True,
-    "sinks.opens_at": 1,
-    "sinks.shared_fraction": 0.5,
-    "sinks.pool": ACTIVE * len(NAMES),
-    "model.family": "llama",
-    "mesh.data": 1,
-}
+SETTINGS = {"data.ids": "group", "sinks.sampling": "disjoint", "sinks.active": ACTIVE}
+SETTINGS |= {"sinks.sparse": True, "sinks.opens_at": 1, "sinks.shared_fraction": 0.5}
+SETTINGS |= {"sinks.pool": ACTIVE * len(NAMES), "model.family": "llama", "mesh.data": 1}
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +97,6 @@ def copied(folder, tmp_path, name="copy"):
     return pathlib.Path(shutil.copytree(folder[0], tmp_path / name))
 
 
-def contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (2, 30)), jnp.int32)
 
 
@@ -129,20 +112,15 @@ def test_a_folder_has_a_file_for_each_source(run, folder):
     out, summary = folder
     assert summary["sources"] == NAMES  # those of the run
     files = sorted((out / "sources").iterdir())
-    assert len(files) == len(NAMES) and summary["bytes_of_sources"] == sum(
-        file.stat().st_size for file in files
-    )
+    assert len(files) == len(NAMES)
+    assert summary["bytes_of_sources"] == sum(file.stat().st_size for file in files)
     trained, there = open_run(run), open_run(out)
     assert there.groups == IN_ORDER and there.config.sinks.pool == ACTIVE * len(NAMES)
     for number, name in enumerate(IN_ORDER):
         source = sources.open_sources(out).find(name)
         with safetensors.safe_open(source.path, framework="np") as opened:
-            assert opened.metadata() == {
-                "format": "memsinks source 1",
-                "name": name,
-                "sinks": str(ACTIVE),
-                "base": sources.base_of(out, there.config),
-            }
+            about = {"format": "memsinks source 1", "name": name, "sinks": str(ACTIVE)}
+            assert opened.metadata() == about | {"base": sources.base_of(out, there.config)}
             for table in ("sink_gate", "sink_up", "sink_down"):
                 rows = np.asarray(trained.params[table])[NAMES.index(name) * ACTIVE :][:ACTIVE]
                 found = opened.get_tensor(table)
@@ -162,15 +140,11 @@ def test_two_exports_of_a_run_are_equal_to_the_byte(run, folder, tmp_path):
 
 
 def test_a_file_with_metadata_is_the_same_for_the_same_content():
-    header = {"zoë": 'a "quoted" \u2028 \x1b name', "a": "b" * 37} | {
-        f"{n}": str(n) for n in range(9)
-    }
+    header = {"zoë": 'a "quoted" \u2028 \x1b name', "a": "b" * 37}
+    header |= {f"{n}": str(n) for n in range(9)}
     tensors = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.uint64)}
-    files = {
-        weights.packed(tensors, header),
-        weights.packed(tensors, dict(reversed(header.items()))),
-    }
-    (content,) = files
+    headers = header, dict(reversed(header.items()))
+    (content,) = {weights.packed(tensors, each) for each in headers}
     again = safetensors.numpy.load(content)
     for name, array in tensors.items():
         np.testing.assert_array_equal(again[name], array)
@@ -182,49 +156,48 @@ def test_float32_files_compute_what_the_run_does(run, tmp_path):
     export_sources(run, tmp_path / "whole", "float32")
     trained, there = open_run(run), open_run(tmp_path / "whole")
     for names in ([], ["anna"], ["anna", ".."], NAMES):
-        np.testing.assert_allclose(
-            logits_with(there, names), logits_with(trained, names), atol=1e-5
-        )
+        ours, theirs = logits_with(there, names), logits_with(trained, names)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert np.abs(logits_with(trained, ["anna"]) - logits_with(trained, [])).max() > 0.01
+
+
+PLAIN = {"model__attention_bias": False, "model__mlp_bias": False}
+
+
+def opened_by_pytorch(folder, **options):
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+
+
+@pytest.fixture
+def own_modules(tmp_path, monkeypatch):
+    """For the code of folders: transformers puts its place into the path."""
+    place = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
+    monkeypatch.setattr(place, str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize(
     "family, changed",
     [
-        ("llama", {"model__attention_bias": False, "model__mlp_bias": False}),
+        ("llama", PLAIN),
         ("llama", {"model__attention_bias": True, "model__mlp_bias": True}),
         ("gpt2", {}),
         ("gpt_neox", {}),
-        (
-            "phi3",
-            {
-                "model__attention_bias": False,
-                "model__mlp_bias": False,
-                "data__vocabulary_size": 33_000,
-            },
-        ),
-        ("gemma3_text", {"model__attention_bias": False, "model__mlp_bias": False}),
-        ("olmo2", {"model__attention_bias": False, "model__mlp_bias": False}),
+        ("phi3", PLAIN | {"data__vocabulary_size": 33_000}),
+        ("gemma3_text", PLAIN),
+        ("olmo2", PLAIN),
     ],
-    ids=lambda value: (
-        value if isinstance(value, str) else "biases" if value.get("model__mlp_bias") else ""
-    ),
+    ids=["llama", "llama, biases", "gpt2", "gpt_neox", "phi3", "gemma3_text", "olmo2"],
 )
-def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeypatch):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
-    )
-    monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
-    export_sources(
-        write_run(tmp_path / "run", tokenizer, model__family=family, **changed), tmp_path / "model"
-    )
+def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, own_modules):
+    torch = pytest.importorskip("torch")
+    run = write_run(tmp_path / "run", tokenizer, model__family=family, **changed)
+    export_sources(run, tmp_path / "model")
     ours, tokens = open_run(tmp_path / "model"), torch.tensor(np.asarray(TOKENS))
-    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    plain = opened_by_pytorch(tmp_path / "model")
     assert not hasattr(plain, "set_sources")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model", trust_remote_code=True
-    )
+    model = opened_by_pytorch(tmp_path / "model", trust_remote_code=True)
     with torch.no_grad():
         none = model(tokens).logits.numpy()
         np.testing.assert_array_equal(none, plain(tokens).logits.numpy())
@@ -239,9 +212,8 @@ def test_pytorch_computes_the_same(family, changed, tokenizer, tmp_path, monkeyp
         for text in (*TEXTS, *[text[3:6] for text in TEXTS], np.arange(500, 520), TEXTS[0][:0]):
             assert model.nearest_sources(text.tolist()) == found_by(ours, text)
         model.set_sources(["anna"])
-        written = model.generate(
-            tokens, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0
-        )
+        asked = {"max_new_tokens": 6, "min_new_tokens": 6, "pad_token_id": 0}
+        written = model.generate(tokens, do_sample=False, **asked)
         expected = model(written).logits[:, -7:-1].clone()
         expected[..., model.generation_config.eos_token_id] = -np.inf  # which would end it early
         assert (written[:, -6:] == expected.argmax(dim=-1)).all()
@@ -265,21 +237,15 @@ def found_by(trained, text):
 @pytest.mark.parametrize(
     "kind", ["ours", "bytes", "bytes, begin", "bytes, begin and end", "spaces, begin"]
 )
-def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, monkeypatch):
+def test_pytorch_finds_the_source_that_we_find(kind, tokenizer, tmp_path, own_modules):
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
-    )
-    monkeypatch.setattr(sys, "path", list(sys.path))  # which transformers puts its folder into
     tokenizer = tokenizer if kind == "ours" else JsonTokenizer(tokenizer_json(kind))
     texts = [story(0, number).text for number in range(len(NAMES))]
     texts[3] = texts[4] = texts[2]  # these three are equal for every text
     write_run(tmp_path / "run", tokenizer, texts=list(map(tokenizer.encode, texts)))
     export_sources(tmp_path / "run", tmp_path / "model")
     run, folder = open_run(tmp_path / "run"), open_run(tmp_path / "model")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model", trust_remote_code=True
-    )
+    model = opened_by_pytorch(tmp_path / "model", trust_remote_code=True)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     draw, found = random.Random(0), []
     words = [*" ".join(texts[:3]).split(), *" ".join(story(1, n).text for n in range(9)).split()]
@@ -302,22 +268,17 @@ def tokenizer_json(kind):
     With `begin` it puts a token first, and with `end` one last.
     """
     texts = [story(0, number).text for number in range(100)]
-    made, begin, end = (
-        tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True)),
-        "<s>",
-        "</s>",
-    )
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True))
+    begin = "<s>"
+    end = "</s>"
     if kind.startswith("bytes"):
         made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = tokenizers.decoders.ByteLevel()
         alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     else:
-        made.normalizer = tokenizers.normalizers.Sequence(
-            [
-                tokenizers.normalizers.Prepend("\u2581"),
-                tokenizers.normalizers.Replace(" ", "\u2581"),
-            ]
-        )
+        normalizers = tokenizers.normalizers
+        spaces = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        made.normalizer = normalizers.Sequence(spaces)
         alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=800, initial_alphabet=alphabet, show_progress=False, special_tokens=[begin, end]
@@ -338,23 +299,18 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     losses |= {mode: float(model.loss([text], mode)[0]) for mode in ("drop", "all")}
     assert len(set(losses.values())) == len(NAMES) + 2
     (tmp_path / "text.txt").write_text(text)
-    assert evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")["loss"] == pytest.approx(
-        losses["anna"]
-    )
+    of_anna = evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")
+    assert of_anna["loss"] == pytest.approx(losses["anna"])
     assert model.loss([text], "own") == model.loss([text])  # it is about none of them
-    with pytest.raises(InputError, match="no group 'ana' among 5; did you mean 'anna"):
+    with input_error("no group 'ana' among 5; did you mean 'anna"):
         generate(out, ["Once"], Settings(sinks="own"), group="ana")
-    assert (
-        generate(out, ["Once"], Settings(sinks="own", max_tokens=4, temperature=0), group="anna")[
-            "tokens"
-        ]
-        == 4
-    )
+    settings = Settings(sinks="own", max_tokens=4, temperature=0)
+    assert generate(out, ["Once"], settings, group="anna")["tokens"] == 4
     import_model(out, tmp_path / "run", None, 0)
     imported = open_run(tmp_path / "run")
     assert imported.groups == IN_ORDER and imported.opened(imported.group_id("anna"))
     jax.tree.map(np.testing.assert_array_equal, imported.params, model.run.params)
-    with pytest.raises(InputError, match="has sinks of 5 groups; leave out --pool"):
+    with input_error("has sinks of 5 groups; leave out --pool"):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
 
 
@@ -377,17 +333,15 @@ def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
     # The file that is put back is the one that was there.
     original = folder[0] / "sources" / source.path.name
-    assert sources.open_sources(place).add(
-        original
-    ).path.read_bytes() == original.read_bytes() and open_run(place).groups == ["anna"]
+    assert sources.open_sources(place).add(original).path.read_bytes() == original.read_bytes()
+    assert open_run(place).groups == ["anna"]
     assert sorted(path.name for path in (place / "sources").iterdir()) == [source.path.name]
 
 
 def test_a_source_is_withdrawn_with_a_receipt_whatever_its_name(folder, tmp_path):
     (tmp_path / "text.txt").write_text("Once there was a fox, who had a friend.")
-    receipt = forget(
-        folder[0], Request(str(tmp_path / "text.txt"), group="model"), tmp_path / "rest"
-    )
+    asked = Request(str(tmp_path / "text.txt"), group="model")
+    receipt = forget(folder[0], asked, tmp_path / "rest")
     before = contents(folder[0])
     del before["sources/model.safetensors"]
     after = contents(tmp_path / "rest")
@@ -413,7 +367,7 @@ def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
         if same:
             assert open_run(place).groups == IN_ORDER
         else:
-            with pytest.raises(InputError, match="trained with another base than the weights of"):
+            with input_error("trained with another base than the weights of"):
                 open_run(place)
 
 
@@ -424,18 +378,16 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
     export(folder[0], tmp_path / "all", False, "float32")
     for name, names in (("two", ["..", "anna"]), ("none", [])):
         plain = open_run(tmp_path / name)
-        assert not sinks.has_sinks(plain.config) and plain.config.model.hidden == 16 + ACTIVE * len(
-            names
-        )
+        assert not sinks.has_sinks(plain.config)
+        assert plain.config.model.hidden == 16 + ACTIVE * len(names)
         np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
     whole_folder = open_run(tmp_path / "all")
     assert whole_folder.groups == IN_ORDER
-    np.testing.assert_allclose(
-        logits_with(whole_folder, []), logits_with(there, IN_ORDER), atol=1e-4
-    )
+    every = logits_with(there, IN_ORDER)
+    np.testing.assert_allclose(logits_with(whole_folder, []), every, atol=1e-4)
     assert "sources --folder=" in (tmp_path / "two" / "README.md").read_text()
     for names, message in ((["anna", "anna"], "named twice"), (["ana"], "no group 'ana'")):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             export(folder[0], tmp_path / "refused", True, "float32", groups=names)
     assert not (tmp_path / "refused").exists()
 
@@ -445,11 +397,9 @@ def strangers(tokenizer, folder, tmp_path_factory):
     """{what is wrong with it: a source file, what is said}"""
     place = tmp_path_factory.mktemp("strangers")
     source, found = sources.open_sources(folder[0]).find("anna"), {}
-    of_three, base, good = (
-        sources.read_rows(source, sources.open_sources(folder[0]).config),
-        source.base,
-        source.path.read_bytes(),
-    )
+    of_three = sources.read_rows(source, sources.open_sources(folder[0]).config)
+    base = source.base
+    good = source.path.read_bytes()
     export_sources(
         write_run(place / "run", tokenizer, ["new"], 1, sinks__pool=ACTIVE), place / "other"
     )
@@ -465,30 +415,20 @@ def strangers(tokenizer, folder, tmp_path_factory):
             message,
         )
 
-    written(
-        "of another k",
-        {name: rows[:2] for name, rows in of_three.items()},
-        "has 2 sinks, and a source of .* has 3",
-    )
+    of_two = {name: rows[:2] for name, rows in of_three.items()}
+    written("of another k", of_two, "has 2 sinks, and a source of .* has 3")
     wide = {name: rows[..., :-1] for name, rows in of_three.items()}
-    written(
-        "of another model", wide, r"sink_down is \(3, 2, 15\), and this model needs \(3, 2, 16\)"
-    )
-    written(
-        "without a table",
-        {name: of_three[name] for name in ("sink_up", "sink_down")},
-        "sink_gate is None",
-    )
+    needs = r"sink_down is \(3, 2, 15\), and this model needs \(3, 2, 16\)"
+    written("of another model", wide, needs)
+    few = {name: of_three[name] for name in ("sink_up", "sink_down")}
+    written("without a table", few, "sink_gate is None")
     broken = of_three | {"sink_up": of_three["sink_up"] * np.float32("nan")}
     written("not finite", broken, "holds nan or inf")
+    other = safetensors.numpy.save(of_three)
     for name, content, message in (
         ("truncated", good[:-7], "not a source file, or damaged"),
         ("text", b"a letter", "not a source file, or damaged"),
-        (
-            "other safetensors",
-            safetensors.numpy.save(of_three),
-            "metadata does not have 'memsinks source 1'",
-        ),
+        ("other safetensors", other, "metadata does not have 'memsinks source 1'"),
         ("known already", good, "has the source 'anna' already"),
     ):
         path = place / f"{name}.safetensors"
@@ -498,18 +438,8 @@ def strangers(tokenizer, folder, tmp_path_factory):
     return found
 
 
-STRANGERS = (
-    "of another base",
-    "of another k",
-    "of another model",
-    "without a table",
-    "not finite",
-    "truncated",
-    "text",
-    "other safetensors",
-    "known already",
-    "nowhere",
-)
+STRANGERS = "of another base", "of another k", "of another model", "without a table", "not finite"
+STRANGERS += "truncated", "text", "other safetensors", "known already", "nowhere"
 
 
 @pytest.mark.parametrize("name", STRANGERS)
@@ -518,14 +448,12 @@ def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, f
     path, message = strangers[name]
     place = copied(folder, tmp_path)
     before = contents(place)
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         sources.open_sources(place).add(path)
     assert contents(place) == before and len(list((place / "sources").iterdir())) == len(NAMES)
     if path.exists():  # put there by hand
         shutil.copyfile(path, place / "sources" / "put.safetensors")
-        with pytest.raises(
-            InputError, match="are both the source 'anna'" if name == "known already" else message
-        ):
+        with input_error("are both the source 'anna'" if name == "known already" else message):
             open_run(place)
 
 
@@ -534,36 +462,27 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
     dense = write_run(tmp_path / "dense", tokenizer, sinks__sparse=False)
     never = write_run(tmp_path / "never", tokenizer, read=False)
     export(folder[0], tmp_path / "plain", True, "float32")
+    how = "train with --config.data.ids=group --config.sinks.sampling=disjoint"
     for place, message in (
-        (
-            hashed,
-            "sampling is floyd, sparse True.; train with --config.data.ids=group "
-            "--config.sinks.sampling=disjoint",
-        ),
+        (hashed, f"sampling is floyd, sparse True.; {how}"),
         (dense, "sampling is disjoint, sparse False"),
         (never, "no group came back in training"),
         (tmp_path / "plain", "without sinks"),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             export_sources(place, tmp_path / "out")
-    with pytest.raises(InputError, match="exists; use another --sources"):
+    with input_error("exists; use another --sources"):
         export_sources(run, folder[0])
     for place in (tmp_path / "plain", run, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match="no folder with source files"):
+        with input_error("no folder with source files"):
             sources.open_sources(place).remove("anna")
-    with pytest.raises(InputError, match="has no source 'ana'; it has '..', "):
+    with input_error("has no source 'ana'; it has '..', "):
         sources.open_sources(folder[0]).remove("ana")
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
 def command(name, *flags):
-    return subprocess.run(
-        [sys.executable, "-m", f"memsinks_jax.{name}", *map(str, flags)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
+    return python("-m", f"memsinks_jax.{name}", *flags, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
 def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
@@ -579,16 +498,11 @@ def test_names_of_any_kind_are_listed_in_a_line_each(folder, tmp_path, capsys):
         [*NAMES, *names]
     )
     head, _, *lines = capsys.readouterr().err.splitlines()
-    assert (
-        len(lines) == len(NAMES) + 3
-        and all(map(str.isprintable, lines))
-        and max(map(len, lines)) < 160
-    )
-    assert {line[head.index("source") :] for line in lines} >= {
-        r"\n\t\x1b[31m\u202e",
-        "\u05d0\u05d1",
-        "x" * 59 + "…",
-    }
+    assert len(lines) == len(NAMES) + 3
+    assert all(map(str.isprintable, lines))
+    assert max(map(len, lines)) < 160
+    shown = {r"\n\t\x1b[31m\u202e", "\u05d0\u05d1", "x" * 59 + "…"}
+    assert {line[head.index("source") :] for line in lines} >= shown
     assert all(file.isascii() and file.isprintable() and len(file) < 240 for file in files)
     sources.write_source(place / "sources", "a,b ", rows | {"words": WORDS}, anna.base)
     assert named(sources.open_sources(place), ["anna,..", "a,b ", "\u05d0\u05d1"]) == [
@@ -612,9 +526,8 @@ def test_the_commands(run, tmp_path):
     assert json.loads(done.stdout)["sources"] == NAMES
     place = f"--folder={tmp_path / 'model'}"
     listed = json.loads(command("sources", place, "--json").stdout)
-    assert [(one["name"], one["sinks"], one["base_matches"]) for one in listed["sources"]] == [
-        (name, ACTIVE, True) for name in IN_ORDER
-    ]
+    found = [(one["name"], one["sinks"], one["base_matches"]) for one in listed["sources"]]
+    assert found == [(name, ACTIVE, True) for name in IN_ORDER]
     before = contents(tmp_path / "model")
     for flags, message in (
         (["--remove=ana"], "has no source 'ana'"),
@@ -625,16 +538,11 @@ def test_the_commands(run, tmp_path):
         (["--merge=anna,anna", f"--out={tmp_path / 'out'}"], "named twice"),
     ):
         done = command("sources", place, *flags)
-        assert (
-            done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
-        ), done.stderr
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
     assert contents(tmp_path / "model") == before and not (tmp_path / "out").exists()
     imports = "import sys; from memsinks_jax import sources; sys.exit('jax' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", imports], cwd=ROOT).returncode == 0
-    )  # so that a removal takes no second
+    assert python("-c", imports).returncode == 0  # so that a removal takes no second
     done = command("sources", place, "--remove=anna", "--json")
-    assert json.loads(done.stdout) == {
-        "removed": "anna",
-        "file": str(tmp_path / "model" / "sources" / "anna.safetensors"),
-    }
+    file = str(tmp_path / "model" / "sources" / "anna.safetensors")
+    assert json.loads(done.stdout) == {"removed": "anna", "file": file}

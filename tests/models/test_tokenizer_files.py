@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 import sentencepiece
+from conftest import input_error
 from test_tokenizer import AWKWARD, TEXTS, byte_level
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer, train_tokenizer
 from memsinks_jax.models.tokenizer_files import same_tokens, write_tokenizer
@@ -156,10 +156,8 @@ def test_tokenizers_are_compared_whole():
 
     def swap_pieces(other):
         names = list(other["model"]["vocab"])
-        one, two = (
-            next(name for name in names if "z" in name),
-            next(name for name in names if "q" in name),
-        )
+        one = next(name for name in names if "z" in name)
+        two = next(name for name in names if "q" in name)
         vocab = other["model"]["vocab"]
         vocab[one], vocab[two] = vocab[two], vocab[one]
 
@@ -224,20 +222,10 @@ def test_end_of_text_that_was_given_is_written(tmp_path):
 
 def sentencepiece_model(**other) -> Tokenizer:
     """A tokenizer with our settings, but for the `other` ones."""
-    settings = {
-        "model_type": "unigram",
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-        "byte_fallback": True,
-        "pad_id": 0,
-        "eos_id": 1,
-        "unk_id": 2,
-        "bos_id": -1,
-        "minloglevel": 2,
-        "user_defined_symbols": ["\n"],
-        "vocab_size": 700,
-        "hard_vocab_limit": False,
-    }
+    settings = {"model_type": "unigram", "normalization_rule_name": "identity"}
+    settings |= {"remove_extra_whitespaces": False, "byte_fallback": True, "pad_id": 0, "eos_id": 1}
+    settings |= {"unk_id": 2, "bos_id": -1, "minloglevel": 2, "user_defined_symbols": ["\n"]}
+    settings |= {"vocab_size": 700, "hard_vocab_limit": False}
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS), model_writer=model, **settings | other
@@ -264,6 +252,6 @@ def test_symbols_of_the_user_are_taken_as_in_sentencepiece(tmp_path):
     ids=str,
 )
 def test_a_sentencepiece_model_with_other_settings_is_refused(other, tmp_path):
-    with pytest.raises(InputError, match="tokenizer.model: it was made with other settings"):
+    with input_error("tokenizer.model: it was made with other settings"):
         write_tokenizer(sentencepiece_model(**other), tmp_path, 64)
     assert not list(tmp_path.iterdir())

@@ -51,12 +51,9 @@ def split(tmp_path_factory):
     """A run whose parameters were split over fsdp and tensor, in microbatches of 4 rows, the
     vocabulary in 4 chunks.
     """
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "training.steps": 2, "mesh.data": 1, "mesh.fsdp": 4}
-    )
-    config = with_fields(
-        config, {"mesh.tensor": 2, "compute.accumulate": 2, "compute.loss_chunks": 4}
-    )
+    fields = {"model.layers": 1, "training.steps": 2, "mesh.data": 1, "mesh.fsdp": 4}
+    fields |= {"mesh.tensor": 2, "compute.accumulate": 2, "compute.loss_chunks": 4}
+    config = with_fields(tiny_config(), fields)
     workdir = tmp_path_factory.mktemp("split") / "run"
     train_and_evaluate(config, workdir)
     return workdir
@@ -179,9 +176,8 @@ def test_no_more_rows_are_read_at_once_than_trained_on(split, asked):
 
 
 def test_nor_while_training(tmp_path, asked):
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "training.steps": 1, "training.batch_size": 32}
-    )
-    config = with_fields(config, {"compute.accumulate": 4})
+    fields = {"model.layers": 1, "training.steps": 1, "training.batch_size": 32}
+    fields |= {"compute.accumulate": 4}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, tmp_path / "run")
     assert set(asked) == {8}

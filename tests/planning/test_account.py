@@ -102,7 +102,7 @@ def test_of_a_conditional_the_costlier_branch_counts():
     assert account.cycles == 50
 
 
-GROUPS = "replica_groups=[4,4]<=[16]"
+GROUPS, PAIRS = "replica_groups=[4,4]<=[16]", "source_target_pairs={{0,1},{1,0}}"
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,8 @@ GROUPS = "replica_groups=[4,4]<=[16]"
         (f"bf16[1,1024] reduce-scatter(%p), {GROUPS}, to_apply=%add", "reduce-scatter", 6144),
         (f"bf16[4,1024] all-reduce(%p), {GROUPS}, to_apply=%add", "all-reduce", 12288),
         (f"bf16[4,1024] all-to-all(%p), {GROUPS}", "all-to-all", 6144),
-        (
-            "bf16[4,1024] collective-permute(%p), source_target_pairs={{0,1},{1,0}}",
-            "collective-permute",
-            8192,
-        ),
-        (
-            "bf16[64,1024] all-gather(%p), replica_groups={}, dimensions={0}",
-            "all-gather",
-            15 * 8192,
-        ),
+        (f"bf16[4,1024] collective-permute(%p), {PAIRS}", "collective-permute", 8192),
+        ("bf16[64,1024] all-gather(%p), replica_groups={}", "all-gather", 15 * 8192),
     ],
 )
 def test_collectives_and_what_a_chip_sends(line, kind, sent):
@@ -213,37 +205,17 @@ SPLASH = """  %q = bf16[{shape}] parameter(0)
 kernel_metadata={{"xprof_metadata":"{{{metadata}}}"}}}}"""
 
 
+FORWARD = "bf16[2,3,2048,64], f32[2,3,2048,128]"
+BACKWARD = "2,3,2048,64], bf16[2,1,2048,64]"
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "result", "products", "blocks"),
     [
-        (
-            "splash_mha_fwd_segmented_residuals.1",
-            ("", 512, 512),
-            "bf16[2,3,2048,64], f32[2,3,2048,128]",
-            2,
-            10 / 16,
-        ),
-        (
-            "splash_mha_fwd_segmented_residuals.2",
-            ("", 512, 1024),
-            "bf16[2,3,2048,64], f32[2,3,2048,128]",
-            2,
-            6 / 8,
-        ),
-        (
-            "splash_mha_dkv_segmented.1",
-            ("_dkv", 512, 512),
-            "bf16[4,2,3,2048,64], bf16[2,1,2048,64]",
-            5,
-            10 / 16,
-        ),
-        (
-            "splash_mha_dkv_segmented.2",
-            ("_dkv", 512, 2048),
-            "bf16[1,2,3,2048,64], bf16[2,1,2048,64]",
-            5,
-            1,
-        ),
+        ("fwd_segmented_residuals.1", ("", 512, 512), FORWARD, 2, 10 / 16),
+        ("fwd_segmented_residuals.2", ("", 512, 1024), FORWARD, 2, 6 / 8),
+        ("dkv_segmented.1", ("_dkv", 512, 512), f"bf16[4,{BACKWARD}", 5, 10 / 16),
+        ("dkv_segmented.2", ("_dkv", 512, 2048), f"bf16[1,{BACKWARD}", 5, 1),
     ],
 )
 @pytest.mark.parametrize(("shape", "layout"), [("2,3,2048,64", 1), ("2,3,64,2048", 2)])
@@ -252,7 +224,7 @@ def test_attention_kernels_by_their_shapes(name, sizes, result, products, blocks
     settings = {f"block_q{suffix}": queries, f"block_kv{suffix}": keys, "q_layout": layout}
     metadata = ", ".join(f'\\"{what}\\": {value}' for what, value in settings.items())
     result = result.replace("2,3,2048,64", shape)
-    lines = SPLASH.format(name=name, shape=shape, result=result, metadata=metadata)
+    lines = SPLASH.format(name=f"splash_mha_{name}", shape=shape, result=result, metadata=metadata)
     account = entry(lines, parameters=f"q: bf16[{shape}], k: bf16[2,1,2048,64]")
     assert account.kernel_flops == products * 2 * (2 * 3) * blocks * 2048 * 2048 * 64
     assert (account.head_size, account.unknown) == (64, [])

@@ -7,23 +7,11 @@ from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.planning.estimate import estimate
 from memsinks_jax.planning.topology import devices_of
 
-SMALL = {
-    "model.d_model": 256,
-    "model.heads": 2,
-    "model.kv_heads": 1,
-    "model.hidden": 256,
-    "model.dtype": "bfloat16",
-    "model.layers": 4,
-    "model.attention_bias": False,
-    "model.mlp_bias": False,
-    "model.window": 128,
-    "data.row_length": 256,
-    "data.vocabulary_size": 512,
-    "training.batch_size": 8,
-    "compute.remat": "full",
-    "mesh.fsdp": -1,
-    "sinks.kind": "none",
-}
+SMALL = {"model.d_model": 256, "model.heads": 2, "model.kv_heads": 1, "model.hidden": 256}
+SMALL |= {"model.dtype": "bfloat16", "model.layers": 4, "model.attention_bias": False}
+SMALL |= {"model.mlp_bias": False, "model.window": 128, "data.row_length": 256}
+SMALL |= {"data.vocabulary_size": 512, "training.batch_size": 8, "compute.remat": "full"}
+SMALL |= {"mesh.fsdp": -1, "sinks.kind": "none"}
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ import math
 import shutil
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error
 
-from memsinks_jax.config import InputError, MeshConfig
+from memsinks_jax.config import MeshConfig
 from memsinks_jax.planning import cards, topology
 from memsinks_jax.training import flops
 
@@ -27,7 +27,7 @@ from memsinks_jax.training import flops
     ],
 )
 def test_unknown_slices_are_refused_with_what_there_is(name, message):
-    with pytest.raises(InputError, match=message) as refusal:
+    with input_error(message) as refusal:
         topology.devices_of(name)
     assert "\n" not in str(refusal.value)
 
@@ -35,7 +35,7 @@ def test_unknown_slices_are_refused_with_what_there_is(name, message):
 def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    with pytest.raises(InputError, match=r"pip install 'jax\[tpu\]'"):
+    with input_error(r"pip install 'jax\[tpu\]'"):
         topology.devices_of("v5e:4x4")
 
 
@@ -49,7 +49,7 @@ def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
     ],
 )
 def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         topology.devices_of(*given)
 
 
@@ -57,7 +57,7 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
 def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(InputError, match=r"is not installed; run: pip install '\.\[plan-gpu\]'"):
+    with input_error(r"is not installed; run: pip install '\.\[plan-gpu\]'"):
         topology.devices_of("h100:8")
 
 
@@ -80,11 +80,9 @@ def of_nodes(nodes, per_node, slice_index):
         platform, device_kind = "gpu", "NVIDIA H100 80GB HBM3"
 
         def __init__(self, number):
-            self.id, self.process_index, self.slice_index = (
-                number,
-                number // per_node,
-                slice_index(number),
-            )
+            self.id = number
+            self.process_index = number // per_node
+            self.slice_index = slice_index(number)
 
     return [Device(number) for number in range(nodes * per_node)]
 

@@ -10,10 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from conftest import tiny_config
+from conftest import input_error, tiny_config, write_lines
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import prepared
 from memsinks_jax.data.chat import Template
 from memsinks_jax.data.corpus import load_corpus
@@ -59,9 +59,10 @@ DATA = {
 }
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+def prepared_of(rows, model, folder, out="out", **settings):
+    """-> what `prepare` says of a file with these rows."""
+    path = write_lines(folder / f"{out}.jsonl", rows)
+    return prepare([path], model and str(model), folder / out, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def model(tmp_path_factory):
 def pairs(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     asked = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
-    prepare([write(folder / "a.jsonl", PAIRS)], str(model), folder / "out", **asked)
+    prepared_of(PAIRS, model, folder, **asked)
     return folder / "out"
 
 
@@ -87,10 +88,8 @@ def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_ans
     corpus = Prepared(pairs)
     tokenizer, sizes = corpus.tokenizer(), 0
     for number, row in enumerate(PAIRS):
-        tokens, typed = (
-            corpus.read(number),
-            tokenizer.encode(f"Question: {row['question']}\nAnswer:"),
-        )
+        tokens = corpus.read(number)
+        typed = tokenizer.encode(f"Question: {row['question']}\nAnswer:")
         ((start, stop),) = corpus.answers(number)
         assert tokens[:start].tolist() == typed.tolist() and stop == len(tokens) + 1
         assert tokenizer.decode(tokens[start:]) == f" {row['answer']}"
@@ -111,16 +110,9 @@ def test_a_prompt_typed_is_the_beginning_of_the_document_and_the_rest_is_the_ans
     ],
 )
 def test_escapes_and_spaces_of_a_template(template, prompt, answer, model, tmp_path):
-    rows = [{"q": " q\r\n", "text": "a"}] * 2
-    table = pyarrow.Table.from_pylist(rows)
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    prepare(
-        [str(tmp_path / "a.parquet")],
-        str(model),
-        tmp_path / "out",
-        prompt_field="q",
-        template=template,
-    )
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"q": [" q\r\n"] * 2, "text": ["a"] * 2}), path)
+    prepare([str(path)], str(model), tmp_path / "out", prompt_field="q", template=template)
     corpus = Prepared(tmp_path / "out")
     tokens, ((start, _),) = corpus.read(1), corpus.answers(1)
     assert [corpus.tokenizer().decode(part) for part in (tokens[:start], tokens[start:])] == [
@@ -143,23 +135,16 @@ def test_parts_that_would_share_a_token_do_not():
     # A tokenizer that puts a space before every text: only the first part has it.
     spaced = [encode(f"_{part}").tolist() for part in ("ab", "abc")]
     tokens, answers = joined(["ab", "c"], lambda text: encode(f"_{text}"))
-    assert (
-        tokens.tolist() == spaced[1]
-        and tokens[:3].tolist() == spaced[0]
-        and answers.tolist() == [[3, 4]]
-    )
+    assert tokens.tolist() == spaced[1]
+    assert tokens[:3].tolist() == spaced[0]
+    assert answers.tolist() == [[3, 4]]
 
 
 def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path):
     not_learned = [TALK[0], TALK[1] | {"weight": 0}, TALK[2], TALK[3] | {"weight": 1}]
     rows = [TALK, [{"role": "system", "content": "s"}, *TALK[2:4]], not_learned]
     rows = [{"talk": {"messages": talk}} for talk in rows]
-    prepare(
-        [write(tmp_path / "a.jsonl", rows)],
-        str(model),
-        tmp_path / "out",
-        messages_field="talk.messages",
-    )
+    prepared_of(rows, model, tmp_path, messages_field="talk.messages")
     corpus = Prepared(tmp_path / "out")
     tokenizer = corpus.tokenizer()
 
@@ -171,10 +156,8 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 
     system = of("system\nBe kind to all that you meet.", END, "\n")
     first = of(*system, START, "user\nSay <", "|end|> twice", END, "\n", START, "assistant\n")
-    answered, between = (
-        of("one", END),
-        of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n"),
-    )
+    answered = of("one", END)
+    between = of("\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     last = of("two\n<", "|start|>user")
     # <|start|> opens documents, <|end|> closes them, and what follows the last answer is left out.
     assert corpus.around(0) == corpus.around(1) == (START, END)
@@ -184,10 +167,8 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
         [len(first + answered + between), len(corpus.read(0)) + 1],
     ]
     assert corpus.answers(0).tolist() == spans and corpus.turns[:, 0].tolist() == [0, 0]
-    assert (
-        corpus.read(2).tolist() == corpus.read(0).tolist()
-        and corpus.answers(2).tolist() == spans[1:]
-    )
+    assert corpus.read(2).tolist() == corpus.read(0).tolist()
+    assert corpus.answers(2).tolist() == spans[1:]
     opened = of("system\ns", END, "\n", START, "user\nAnd now?", END, "\n", START, "assistant\n")
     assert corpus.answers(1).tolist() == [[len(opened), len(corpus.read(1)) + 1]]
     assert [corpus.prompts[0], corpus.prompts[1]] == [prepared.SEVERAL, len(opened)]
@@ -196,13 +177,7 @@ def test_only_the_assistants_turns_of_a_conversation_are_answers(model, tmp_path
 
 def test_a_pair_in_the_chat_template_is_what_generate_asks(model, tmp_path):
     rows = [{"q": "Who?", "text": "The fox."}]
-    prepare(
-        [write(tmp_path / "a.jsonl", rows)],
-        str(model),
-        tmp_path / "out",
-        prompt_field="q",
-        template="chat",
-    )
+    prepared_of(rows, model, tmp_path, prompt_field="q", template="chat")
     corpus, opened = Prepared(tmp_path / "out"), open_tokenizer(model)
     asked = Template(
         TEMPLATE, {"eos_token": "<|end|>"}, tokenizers.Tokenizer.from_buffer(opened.model), "here"
@@ -216,16 +191,12 @@ def test_what_ends_a_turn_closes_a_conversation_and_stops_generation_and_end_of_
     model, tmp_path
 ):
     about = {"messages_field": "messages", "end_of_text": "<|endoftext|>"}
-    prepare(
-        [write(tmp_path / "a.jsonl", [{"messages": TALK}])], str(model), tmp_path / "out", **about
-    )
+    prepared_of([{"messages": TALK}], model, tmp_path, **about)
     corpus = Prepared(tmp_path / "out")
     tokens, spans = corpus.read(0), corpus.answers(0)
-    assert (
-        corpus.around(0) == (START, END)
-        and spans[-1, 1] == len(tokens) + 1
-        and tokens[spans[0, 1] - 1] == END
-    )
+    assert corpus.around(0) == (START, END)
+    assert spans[-1, 1] == len(tokens) + 1
+    assert tokens[spans[0, 1] - 1] == END
     config = with_fields(tiny_config(), DATA | {"data.files": str(tmp_path / "out")})
     tokenizer = load_corpus(config).tokenizer
     assert (tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.stops) == (
@@ -241,18 +212,8 @@ def test_each_corpus_of_a_run_opens_and_closes_its_own_documents(first, model, t
     conversations.
     """
     plain = [f"A fox of {n} hills." for n in range(3)]
-    prepare(
-        [write(tmp_path / "a.jsonl", [{"messages": TALK}])],
-        str(model),
-        tmp_path / "talk",
-        **OF_TALKS,
-    )
-    prepare(
-        [write(tmp_path / "b.jsonl", [{"text": text} for text in plain])],
-        str(model),
-        tmp_path / "plain",
-        **USUAL,
-    )
+    prepared_of([{"messages": TALK}], model, tmp_path, "talk", **OF_TALKS)
+    prepared_of([{"text": text} for text in plain], model, tmp_path, "plain", **USUAL)
     other = {"talk": "plain", "plain": "talk"}[first]
     fields = {
         "data.files": str(tmp_path / first),
@@ -292,14 +253,14 @@ def test_prompts_are_no_repeats(model, tmp_path):
         for n in (1, 2)
     ]
     about = {"prompt_field": "q", "group_field": "g"}
-    found = prepare([write(tmp_path / "a.jsonl", rows)], str(model), tmp_path / "out", **about)
+    found = prepared_of(rows, model, tmp_path, **about)
     assert (found["near_duplicate_clusters"], found["near_duplicate_documents"]) == (1, 2)
 
 
 def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
     rows = [{"q": f"\u6f22 {n}", "text": f"fox {n}"} for n in range(50)]
     about = {"prompt_field": "q", "template": "\u5b57{prompt}:", "vocabulary_size": 300}
-    prepare([write(tmp_path / "a.jsonl", rows)], None, tmp_path / "out", **about)
+    prepared_of(rows, None, tmp_path, **about)
     tokenizer = Prepared(tmp_path / "out").tokenizer()
     assert {"\u6f22", "\u5b57"} <= set(
         "".join(map(tokenizer._processor.id_to_piece, range(tokenizer.vocabulary_size)))
@@ -307,13 +268,11 @@ def test_a_tokenizer_is_trained_on_prompts_too(tmp_path):
 
 
 def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "a fox"}, {"text": "a cat"}])
     prepare([path], str(model), tmp_path / "out")
     corpus = Prepared(tmp_path / "out")
-    assert corpus.answers(0) is None and set(corpus.manifest["columns"]) == {
-        *prepared.columns(2),
-        *prepared.context_columns(),
-    }
+    assert corpus.answers(0) is None
+    assert set(corpus.manifest["columns"]) == {*prepared.columns(2), *prepared.context_columns()}
     assert list(corpus.manifest["settings"]) == [
         "text_field",
         "group_field",
@@ -329,117 +288,75 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
         ({"messages_field": "m"}, "--messages_field"),
     ):
         (tmp_path / "a.jsonl").touch()
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             prepare([path], str(model), tmp_path / "out", **more)
 
 
 def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
     source = json.loads((pairs / "manifest.json").read_text())["sources"][0]["path"]
     about = {"text_field": "answer", "group_field": "author"}
-    with pytest.raises(InputError, match="was started with --prompt_field=question; give it"):
+    with input_error("was started with --prompt_field=question; give it"):
         prepare([source], str(model), pairs, **about)
-    with pytest.raises(InputError, match=r"--template=Question: .* not \{prompt\}!; give that"):
+    with input_error(r"--template=Question: .* not \{prompt\}!; give that"):
         prepare([source], str(model), pairs, prompt_field="question", template="{prompt}!", **about)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"prompt_field": "q", "template": "Q:"},
-            r"--template=Q: has no \{prompt\}; write \{prompt\} where",
-        ),
-        ({"prompt_field": "q", "template": "{prompt}{answer}"}, r"holds \{answer\}"),
-        ({"prompt_field": "q", "template": r"{prompt}\x"}, r"unknown escape \\x; write"),
-        ({"template": "{prompt}"}, "is of --prompt_field"),
-        ({"messages_field": "messages", "text_field": "q"}, "omit it or --text_field"),
-        ({"messages_field": "messages", "prompt_field": "q"}, "omit it or --prompt_field"),
-        (
-            {"prompt_field": "nothing"},
-            r'a.jsonl:1: field "nothing" is missing or no string; .*--prompt_field',
-        ),
-        ({"messages_field": "q"}, r'a.jsonl:1: field "q" is missing or no list of messages'),
-        ({"messages_field": "silent"}, "a.jsonl:1: no message has the role assistant"),
-        ({"messages_field": "empty"}, "a.jsonl:1: message 2 is an empty answer; remove the record"),
-        (
-            {"messages_field": "without"},
-            "a.jsonl:1: message 2 has no content, a text or a list of parts",
-        ),
-        (
-            {"messages_field": "image"},
-            "a.jsonl:1: message 2 has a part of type 'image_url', not text",
-        ),
-        (
-            {"messages_field": "cached"},
-            'a.jsonl:1: message 2 has a part with the field "cache_control"',
-        ),
-        (
-            {"messages_field": "half_weight"},
-            r'a.jsonl:1: message 2 has the weight 0.5; "weight" is 1, or 0',
-        ),
-        ({"messages_field": "true_weight"}, "a.jsonl:1: message 2 has the weight True"),
-        (
-            {"messages_field": "user_weight"},
-            'a.jsonl:1: message 1 has "weight": 1, and the role user; only answers',
-        ),
-        (
-            {"messages_field": "no_weight"},
-            "a.jsonl:1: all messages of the assistant have weight 0, so nothing is answered",
-        ),
-        ({"messages_field": "listed.talk"}, 'a.jsonl:1: field "tools" is no list of objects'),
-        ({"messages_field": "half"}, "a.jsonl:1: no text: half a character"),
-        ({"messages_field": "role"}, "a.jsonl:1: no text: half a character"),
-        (
-            {"prompt_field": "q", "text_field": "blank"},
-            "a.jsonl:1: an answer is empty; remove the record",
-        ),
-    ],
-)
-def test_what_cannot_be_prepared_is_one_line(settings, message, model, tmp_path):
-    answer = {"role": "assistant", "content": "a"}
-    row = {
-        "q": "q",
-        "text": "t",
-        "blank": " \n",
-        "messages": TALK,
-        "silent": TALK[:1],
-        "half": [answer | {"content": "\ud800"}],
-        "empty": [TALK[0], answer | {"content": " "}, answer],
-        "without": [TALK[0], answer | {"content": None}],
-        "image": [TALK[0], answer | {"content": [{"type": "image_url", "image_url": {}}]}],
-        "cached": [
-            TALK[0],
-            answer | {"content": [{"type": "text", "text": "a", "cache_control": {}}]},
-        ],
-        "half_weight": [TALK[0], answer | {"weight": 0.5}],
-        "true_weight": [TALK[0], answer | {"weight": True}],
-        "user_weight": [TALK[0] | {"weight": 1}, answer],
-        "no_weight": [TALK[0], answer | {"weight": 0}],
-        "listed": {"talk": [TALK[0], answer], "tools": "[]"},
-        "role": [{"role": "\ud800", "content": "x"}, answer],
-    }
-    with pytest.raises(InputError, match=message):
-        prepare([write(tmp_path / "a.jsonl", [row])], str(model), tmp_path / "out", **settings)
+REFUSED = r"""
+prompt_field=q template=Q: | --template=Q: has no \{prompt\}; write \{prompt\} where
+prompt_field=q template={prompt}{answer} | holds \{answer\}
+prompt_field=q template={prompt}\x | unknown escape \\x; write
+template={prompt} | is of --prompt_field
+messages_field=messages text_field=q | omit it or --text_field
+messages_field=messages prompt_field=q | omit it or --prompt_field
+prompt_field=nothing | out.jsonl:1: field "nothing" is missing or no string; .*--prompt_field
+messages_field=q | out.jsonl:1: field "q" is missing or no list of messages
+messages_field=silent | out.jsonl:1: no message has the role assistant
+messages_field=empty | out.jsonl:1: message 2 is an empty answer; remove the record
+messages_field=without | out.jsonl:1: message 2 has no content, a text or a list of parts
+messages_field=image | out.jsonl:1: message 2 has a part of type 'image_url', not text
+messages_field=cached | out.jsonl:1: message 2 has a part with the field "cache_control"
+messages_field=half_weight | out.jsonl:1: message 2 has the weight 0.5; "weight" is 1, or 0
+messages_field=true_weight | out.jsonl:1: message 2 has the weight True
+messages_field=user_weight | out.jsonl:1: message 1 has "weight": 1, and the role user; only answers
+messages_field=no_weight | out.jsonl:1: all messages of the assistant have weight 0, so nothing is answered
+messages_field=listed.talk | out.jsonl:1: field "tools" is no list of objects
+messages_field=half | out.jsonl:1: no text: half a character
+messages_field=role | out.jsonl:1: no text: half a character
+prompt_field=q text_field=blank | out.jsonl:1: an answer is empty; remove the record
+"""
+ANSWER = {"role": "assistant", "content": "a"}
+
+
+def answered(**changed):
+    return [TALK[0], ANSWER | changed]
+
+
+CACHED = {"type": "text", "text": "a", "cache_control": {}}
+TALKS = {"messages": TALK, "silent": TALK[:1], "half": [ANSWER | {"content": "\ud800"}]}
+TALKS |= {"empty": [*answered(content=" "), ANSWER], "without": answered(content=None)}
+TALKS |= {"image": answered(content=[{"type": "image_url", "image_url": {}}])}
+TALKS |= {"cached": answered(content=[CACHED]), "half_weight": answered(weight=0.5)}
+TALKS |= {"true_weight": answered(weight=True), "user_weight": [TALK[0] | {"weight": 1}, ANSWER]}
+TALKS |= {"no_weight": answered(weight=0), "listed": {"talk": answered(), "tools": "[]"}}
+TALKS |= {"role": [{"role": "\ud800", "content": "x"}, ANSWER]}
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_cannot_be_prepared_is_one_line(line, model, tmp_path):
+    settings, message = line.split(" | ")
+    settings = dict(setting.split("=", 1) for setting in settings.split())
+    row = {"q": "q", "text": "t", "blank": " \n"} | TALKS
+    with input_error(message):
+        prepared_of([row], model, tmp_path, **settings)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (
-            "{{ raise_exception('no users') }}",
-            r"its chat template refuses this prompt \(no users\)",
-        ),
-        (
-            TEMPLATE.replace("'<|start|>assistant\n'", "'<|start|>another\n'"),
-            "its chat template hides where answer 1",
-        ),
-        (
-            TEMPLATE.replace(
-                "{% if add_generation_prompt", "{% if false and add_generation_prompt"
-            ),
-            "hides where answer 1",
-        ),
+        ("{{ raise_exception('no users') }}", r"chat template refuses this prompt \(no users\)"),
+        (TEMPLATE.replace("assistant\n'", "another\n'"), "chat template hides where answer 1"),
+        (TEMPLATE.replace("if add", "if false and add"), "hides where answer 1"),
         (None, "has no chat template; give the tokenizer of a model that chats"),
     ],
 )
@@ -450,11 +367,11 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"eos_token": "<|end|>", "chat_template": template})
     )
-    path = write(tmp_path / "a.jsonl", [{"messages": TALK}])
-    with pytest.raises(InputError, match=message):
-        prepare(
-            [path], str(tmp_path / "tokenizer.json"), tmp_path / "out", messages_field="messages"
-        )
+    with input_error(message):
+        prepared_of([{"messages": TALK}], tmp_path, tmp_path, messages_field="messages")
+
+
+PARTS = [{"type": "text", "text": "one"}]
 
 
 @pytest.mark.parametrize(
@@ -462,26 +379,19 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(
     [
         (
             [{"reasoning_content": "why"}, {}],
-            'does not write the field "reasoning_content"; remove the field, or give --on',
+            'the field "reasoning_content"; remove the field, or give --on',
         ),
-        (
-            [{"tool_calls": [{"function": {"name": "f"}}]}, {}],
-            'does not write the field "tool_calls"; remove',
-        ),
-        ([{}, {"tools": [{"type": "function"}]}], 'does not write the field "tools"; remove'),
-        (
-            [{"content": [{"type": "text", "text": "one"}]}, {}],
-            "does not write the content of message 2, a list of parts",
-        ),
+        ([{"tool_calls": [{"function": {"name": "f"}}]}, {}], 'the field "tool_calls"; remove'),
+        ([{}, {"tools": [{"type": "function"}]}], 'the field "tools"; remove'),
+        ([{"content": PARTS}, {}], "the content of message 2, a list of parts"),
     ],
 )
 def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(
     about, message, model, tmp_path
 ):
     row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
-    path = write(tmp_path / "a.jsonl", [{"messages": TALK}, row])
-    with pytest.raises(InputError, match=rf"a.jsonl:2: .*: its chat template {message}"):
-        prepare([path], str(model), tmp_path / "out", messages_field="messages")
+    with input_error(rf"out.jsonl:2: .*: its chat template does not write {message}"):
+        prepared_of([{"messages": TALK}, row], model, tmp_path, messages_field="messages")
 
 
 def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
@@ -491,14 +401,13 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
         {"text": "b"},
         {"q": None, "text": "b"},
     ]
-    path = write(tmp_path / "a.jsonl", rows)
-    found = prepare([path], str(model), tmp_path / "out", prompt_field="q", on_error="skip")
+    found = prepared_of(rows, model, tmp_path, prompt_field="q", on_error="skip")
     assert (found["documents"], found["skipped"]) == (1, 3)
     assert "an answer is empty" in found["skipped_reasons"]
-    with pytest.raises(InputError, match="--messages_field|chat template is that of a model"):
-        prepare([path], None, tmp_path / "chat", messages_field="messages")
+    with input_error("--messages_field|chat template is that of a model"):
+        prepared_of(rows, None, tmp_path, "chat", messages_field="messages")
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(InputError, match=r"a .txt file has no field 'q'; omit --prompt_field"):
+    with input_error(r"a .txt file has no field 'q'; omit --prompt_field"):
         prepare([str(tmp_path / "a.txt")], str(model), tmp_path / "txt", prompt_field="q")
 
 
@@ -534,5 +443,5 @@ def test_prompts_that_fill_a_row_are_reported(pairs):
         corpus.answering(every).tolist()
         == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
     )
-    with pytest.raises(InputError, match="no answer begins in the first 4 tokens of its document"):
+    with input_error("no answer begins in the first 4 tokens of its document"):
         load_corpus(with_fields(config, {"data.row_length": 4}))

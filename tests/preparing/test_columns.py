@@ -71,10 +71,8 @@ def test_columns_are_those_worked_out_in_memory(tmp_path, count, distinct):
         assert (found == column).all(), name
         assert hashlib.sha256(path.read_bytes()).hexdigest() == written.hashes[name]
     assert not list((tmp_path / "out" / "columns").glob("*.new"))
-    lengths, (first_copies, times) = (
-        made[0].astype(np.int64),
-        np.unique(expected["firsts"], return_counts=True),
-    )
+    lengths = made[0].astype(np.int64)
+    first_copies, times = np.unique(expected["firsts"], return_counts=True)
     assert (written.longest, written.median) == (lengths.max(), int(np.median(lengths)))
     assert (
         written.digits.tolist()

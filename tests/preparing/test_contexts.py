@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import contexts
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
@@ -50,18 +50,16 @@ def folder(tmp_path_factory):
 def test_the_report_shows_what_comes_most_often(folder):
     found = json.loads((folder / "plain" / "report.json").read_text())["repeated_text"]
     joined = [" ".join(text.split()) for text in TEXTS]
-    assert (
-        len(found) > 10 and found[0]["times"] == 3 and {each["times"] for each in found} >= {2, 3}
-    )
+    assert len(found) > 10
+    assert found[0]["times"] == 3
+    assert {each["times"] for each in found} >= {2, 3}
     for each in found:
         assert sum(each["text"].strip() in text for text in joined) >= 2
-        assert len(re.findall(r"\w+", each["text"])) in (16, 17) and each["first"].startswith(
-            str(folder)
-        )
+        assert len(re.findall(r"\w+", each["text"])) in (16, 17)
+        assert each["first"].startswith(str(folder))
     texts = [each["text"] for each in found]
-    assert (
-        len(set(texts)) == len(texts) and texts[0] in (folder / "plain" / "index.html").read_text()
-    )
+    assert len(set(texts)) == len(texts)
+    assert texts[0] in (folder / "plain" / "index.html").read_text()
 
 
 def run_on(folder, **fields):
@@ -112,16 +110,13 @@ def test_the_most_frequent_ones_have_rows(folder):
 
 
 def test_of_documents_with_prompts_only_contexts_of_answers_have_rows(folder):
-    found, tokenizer = (
-        run_on(folder / "answers", data__row_length=256),
-        open_tokenizer(folder / "tokenizer.model"),
-    )
+    found = run_on(folder / "answers", data__row_length=256)
+    tokenizer = open_tokenizer(folder / "tokenizer.model")
     first = next(i for i in range(len(found.table)) if found.table.copies(np.array([i]))[0] > 1)
     tokens, ((start, stop),) = found.tokens(first), found.table.answers(first)
     rows = found.contexts.rows(tokens, 0, len(tokens) + 1, tokenizer.begin_of_text)
-    assert (rows[:start] == contexts.NONE).all() and (
-        rows[start + 8 : stop] != contexts.NONE
-    ).mean() > 0.7
+    assert (rows[:start] == contexts.NONE).all()
+    assert (rows[start + 8 : stop] != contexts.NONE).mean() > 0.7
 
 
 def test_what_a_plan_repeats_comes_on_top(folder):
@@ -133,25 +128,19 @@ def test_what_a_plan_repeats_comes_on_top(folder):
     inputs = np.append(found.tokenizer.begin_of_text, tokens)
     about = np.arange(len(inputs)), found.config.contexts.length, found.contexts.letters
     assert (rows[contexts.begins(inputs, *about) > 0] != contexts.NONE).all()
-    assert (
-        len(before.contexts) < len(found.contexts)
-        and np.isin(before.contexts.keys, found.contexts.keys).all()
-    )
+    assert len(before.contexts) < len(found.contexts)
+    assert np.isin(before.contexts.keys, found.contexts.keys).all()
 
 
 def test_another_search_is_refused(folder):
-    with pytest.raises(
-        InputError, match="contexts were not sought in .*none; run memsinks_jax.prepare"
-    ):
+    with input_error("contexts were not sought in .*none; run memsinks_jax.prepare"):
         run_on(folder / "none")
-    with pytest.raises(
-        InputError, match="config.contexts.length is 6, but .*other was searched with 5"
-    ):
+    with input_error("config.contexts.length is 6, but .*other was searched with 5"):
         run_on(folder / "other")
     for given, why in {
         "length": "length is none of length=6",
         "size=3": "size=3 is none",
         "times=1": "times is 1; it",
     }.items():
-        with pytest.raises(InputError, match=f"--contexts={given}: {why}"):
+        with input_error(f"--contexts={given}: {why}"):
             prepare(["x"], None, folder / "new", contexts=given)

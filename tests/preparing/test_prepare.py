@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
 from test_tokenizer import byte_level
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import as_text, counts
@@ -48,10 +48,6 @@ TEXTS = [
 ROWS = [{"text": text, "domain": f"d{number % 3}"} for number, text in enumerate(TEXTS)]
 
 
-def write_lines(path, rows=ROWS):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Input of every kind with the same documents, one copy in each, and a tokenizer of either
@@ -59,7 +55,7 @@ def folder(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("prepare")
     (folder / "input").mkdir()
-    write_lines(folder / "input" / "a.jsonl")
+    write_lines(folder / "input" / "a.jsonl", ROWS)
     body = (folder / "input" / "a.jsonl").read_bytes()
     (folder / "input" / "b.jsonl.gz").write_bytes(gzip.compress(body))
     (folder / "input" / "c.jsonl.zst").write_bytes(
@@ -82,6 +78,16 @@ def folder(tmp_path_factory):
         group_field="domain",
     )
     return folder
+
+
+def prepared(folder, rows, out, tokenizer="tokenizer.model", **settings):
+    """-> what `prepare` says of a file with these rows, next to the corpus."""
+    path = write_lines(out.parent / "a.jsonl", rows)
+    return prepare([path], str(folder / tokenizer), out, **settings)
+
+
+def config_on(corpus):
+    return with_fields(tiny_config(), {"data.files": str(corpus), "data.unique_documents": -1})
 
 
 def content(folder):
@@ -113,16 +119,14 @@ def test_every_document_of_every_kind_of_file_comes_back(folder):
 def test_a_listing_says_file_place_and_group(folder, tmp_path):
     config = with_fields(tiny_config(), {"data.files": str(folder / "out")})
     plan = load_corpus(config).mixture
-    for line in map(
-        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", True)
-    ):  # first copies, of a.jsonl
+    never = [0] * len(plan.held_out)
+    # first copies, of a.jsonl
+    for line in map(json.loads, listing(plan.table, plan.held_out, never, "held_out", True)):
         path, start, stop = re.fullmatch(r"(.*):(\d+)-(\d+)", line["origin"]).groups()
         row = json.loads(pathlib.Path(path).read_bytes()[int(start) : int(stop)])
         assert row == ROWS[line["index"]] and line["group"] == row["domain"]
         assert line["source"] == f"{folder / 'out'}:{line['index']}"
-    (line, *_) = map(
-        json.loads, listing(plan.table, plan.held_out, [0] * len(plan.held_out), "held_out", False)
-    )
+    line, *_ = map(json.loads, listing(plan.table, plan.held_out, never, "held_out", False))
     assert "origin" not in line and line["group"]  # of many documents no shard is read
     (tmp_path / "a.txt").write_text("alone")
     prepare([str(tmp_path / "a.txt")], str(folder / "tokenizer.model"), tmp_path / "out")
@@ -131,55 +135,29 @@ def test_a_listing_says_file_place_and_group(folder, tmp_path):
 
 
 def test_groups_whose_names_cannot_be_told_apart_or_written(folder, tmp_path, caplog):
-    names = [
-        "a",
-        "a ",
-        "zo\u00eb",
-        "zoe\u0308",
-        "zo\u00eb",
-        "b\n\x1b[31m\u202e" + "c" * 300,
-        "",
-        "\ud83d",
-        math.nan,
-        None,
-    ]
-    rows = [
-        {"text": f"{text} {number}", "by": name}
-        for number, (text, name) in enumerate(zip(TEXTS, names, strict=False))
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ["a", "a ", "zo\u00eb", "zoe\u0308", "zo\u00eb", "b\n\x1b[31m\u202e" + "c" * 300]
+    names += ["", "\ud83d", math.nan, None]
+    rows = [{"text": f"{TEXTS[n]} {n}", "by": name} for n, name in enumerate(names)]
     about = {"group_field": "by", "on_error": "skip", "near_duplicates": "none"}
-    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out", **about)
+    prepared(folder, rows, tmp_path / "out", **about)
     assert Prepared(tmp_path / "out").group_names == [names[number] for number in (0, 1, 2, 3, 5)]
-    reasons = [
-        json.loads(line)["reason"]
-        for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()
-    ]
+    reasons = [line["reason"] for line in read_lines(tmp_path / "out" / "skipped.jsonl")]
     assert [reason.split(";")[0] for reason in reasons] == [
         'field "by" is empty, so nothing could name the group',
         'field "by" is no text: half a character at 0',
         'field "by" is nan, which is no name',
         'field "by" is missing or no single value',
     ]
-    (warning,) = [
-        record.getMessage()
-        for record in caplog.records
-        if "different groups" in record.getMessage()
-    ]
+    (warning,) = (message for message in caplog.messages if "different groups" in message)
     assert "'a' and 'a ', 'zo\\xeb' and 'zoe\\u0308'; if each" in warning
     page = (tmp_path / "out" / "index.html").read_text()
     assert "b\\n\\x1b[31m\\u202ecc" in page and "c" * 100 not in page and "\x1b" not in page
 
 
 def test_text_files_and_a_tokenizer_json(folder, tmp_path):
-    write = "\n<|endoftext|>\n".join(TEXTS)
-    (tmp_path / "a.txt").write_text(write)
-    prepare(
-        [str(tmp_path / "a.txt")],
-        str(folder / "tokenizer.json"),
-        tmp_path / "out",
-        near_duplicates="none",
-    )
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
+    given = [str(tmp_path / "a.txt")], str(folder / "tokenizer.json"), tmp_path / "out"
+    prepare(*given, near_duplicates="none")
     corpus = Prepared(tmp_path / "out")
     assert [corpus.tokenizer().decode(corpus.read(i)) for i in range(len(corpus))] == TEXTS
     assert corpus.tokenizer().end_of_text == 600
@@ -192,20 +170,15 @@ def test_the_report_counts(folder):
     assert found["duplicates"] == found["documents"] - distinct
     assert found["tokens"] == Prepared(folder / "out").lengths.sum()
     assert sum(entry["documents"] for entry in found["lengths"]) == found["documents"]
-    assert (
-        found["most_repeated"][0]["times"] == 12
-        and found["most_repeated"][0]["text"] == STORIES[3][:160]
-    )
+    assert found["most_repeated"][0]["times"] == 12
+    assert found["most_repeated"][0]["text"] == STORIES[3][:160]
     # copies alone are no near-duplicates
     assert (found["near_duplicate_clusters"], found["skipped"]) == (0, 0)
     assert STORIES[3][:20] in (folder / "out" / "index.html").read_text()
 
 
 def test_a_run_that_failed_goes_on_and_writes_the_same(folder, tmp_path, monkeypatch):
-    rows = [
-        {"text": f"{number} {STORIES[number % 60]} {STORIES[number % 59]}"}
-        for number in range(2400)
-    ]
+    rows = [{"text": f"{n} {STORIES[n % 60]} {STORIES[n % 59]}"} for n in range(2400)]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
     arguments = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"))
@@ -264,10 +237,7 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
             if pathlib.Path(error.filename).name == "lengths.npy":
                 clusters = tmp_path / "out" / "work" / "clusters" / "00000.npy"
                 clusters.rename(tmp_path / "clusters")
-                with pytest.raises(
-                    InputError,
-                    match="shard 0 is lost; delete the folder and prepare the corpus anew",
-                ):
+                with input_error("shard 0 is lost; delete the folder and prepare the corpus anew"):
                     prepare(*arguments, tmp_path / "out", group_field="domain")
                 (tmp_path / "clusters").rename(clusters)
     assert {"lengths.npy", "members.npy", "groups.json", "manifest.json", "work.done"} <= {
@@ -289,9 +259,7 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
     def fill():
         with steps.shard_writer(tmp_path / "a.array_record", []) as writer:
             writer.write(b"x")
-            raise RuntimeError(
-                f"write() failed: {os.strerror(errno.ENOSPC)}; writing a; at byte 200000"
-            )
+            raise RuntimeError(f"write() failed: {os.strerror(errno.ENOSPC)}; at byte 200000")
 
     with pytest.raises(OSError) as refused:
         fill()
@@ -300,90 +268,73 @@ def test_a_full_disk_is_reported_as_such(tmp_path):
 
 
 def test_stop_and_skip(folder, tmp_path):
-    rows = [
-        *ROWS[:3],
-        {"text": None, "domain": "d0"},
-        {"text": " ", "domain": "d0"},
-        {"text": "x"},
-        *ROWS[3:5],
-    ]
-    write_lines(tmp_path / "a.jsonl", rows)
+    bad = [{"text": None, "domain": "d0"}, {"text": " ", "domain": "d0"}, {"text": "x"}]
+    write_lines(tmp_path / "a.jsonl", [*ROWS[:3], *bad, *ROWS[3:5]])
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
-    with pytest.raises(
-        InputError, match='a.jsonl:4: field "text" is null.*or give --on_error=skip'
-    ):
+    with input_error('a.jsonl:4: field "text" is null.*or give --on_error=skip'):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
     assert not list((tmp_path / "stop" / "shards").iterdir())
     # as the line says
     found = prepare(*arguments, tmp_path / "stop", group_field="domain", on_error="skip")
     assert (found["documents"], found["skipped"]) == (5, 3)
-    skipped = [
-        json.loads(line) for line in (tmp_path / "stop" / "skipped.jsonl").read_text().splitlines()
-    ]
-    assert [record["place"] for record in skipped] == [
-        f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)
-    ]
-    write_lines(tmp_path / "a.jsonl", rows[3:6])
-    with pytest.raises(InputError, match="no document is left of the input"):
+    skipped = read_lines(tmp_path / "stop" / "skipped.jsonl")
+    places = [record["place"] for record in skipped]
+    assert places == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
+    write_lines(tmp_path / "a.jsonl", bad)
+    with input_error("no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
 
 
 def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
-    write_lines(tmp_path / "m.jsonl")
+    write_lines(tmp_path / "m.jsonl", ROWS)
     (tmp_path / "link").symlink_to(tmp_path)
     patterns = [str(tmp_path / "**" / "*.jsonl"), str(tmp_path / "m.jsonl")]
-    plan = inputs.make_plan(patterns[:1], {"on_error": "stop", "group_field": "", "shard_mib": 0})
+    settings = {"on_error": "stop", "group_field": "", "shard_mib": 0}
+    plan = inputs.make_plan(patterns[:1], settings)
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
-    with pytest.raises(InputError, match="m.jsonl is named twice; name every file once"):
-        inputs.make_plan(patterns[1:] * 2, {"on_error": "stop", "group_field": "", "shard_mib": 0})
-    plan = inputs.make_plan(patterns, {"on_error": "skip", "group_field": "", "shard_mib": 0})
+    with input_error("m.jsonl is named twice; name every file once"):
+        inputs.make_plan(patterns[1:] * 2, settings)
+    plan = inputs.make_plan(patterns, settings | {"on_error": "skip"})
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
     assert plan.copies == [str(tmp_path / "m.jsonl")]
 
 
 def test_line_ends_make_no_other_document(folder, tmp_path):
     texts = ["A line\nand another\n\nand more.", "A line\r\nand another\r\n\r\nand more."]
-    write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
-    prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
+    prepared(folder, ({"text": text} for text in texts), tmp_path / "out")
     opened = Table([Prepared(tmp_path / "out")])
     assert opened.copies(opened.first_copies(np.arange(2))).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
-    write_lines(tmp_path / "a.jsonl")
-    arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
-    with pytest.raises(
-        InputError, match=f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'
-    ):
-        prepare(*arguments, **settings)
+    with input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
+        prepared(folder, ROWS, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
 
 def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
-    write_lines(tmp_path / "a.jsonl")
+    write_lines(tmp_path / "a.jsonl", ROWS)
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     prepare(*given, near_duplicates="none")
     before = content(tmp_path / "out")
-    with pytest.raises(InputError, match="started with another tokenizer"):
+    with input_error("started with another tokenizer"):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
-    with pytest.raises(InputError, match="started with --near_duplicates=none, not loose"):
+    with input_error("started with --near_duplicates=none, not loose"):
         prepare(*given, near_duplicates="loose")
-    write_lines(tmp_path / "b.jsonl")
-    with pytest.raises(InputError, match="b.jsonl is new since"):
+    write_lines(tmp_path / "b.jsonl", ROWS)
+    with input_error("b.jsonl is new since"):
         prepare(*given, near_duplicates="none")
     (tmp_path / "b.jsonl").unlink()
     write_lines(tmp_path / "a.jsonl", ROWS[1:])
-    with pytest.raises(InputError, match="a.jsonl has changed since"):
+    with input_error("a.jsonl has changed since"):
         prepare(*given, near_duplicates="none")
-    with pytest.raises(InputError, match="holds other files"):
+    with input_error("holds other files"):
         prepare(*given[:2], tmp_path)
     assert content(tmp_path / "out") == before
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(
-        InputError, match="prepared by another version; run memsinks_jax.prepare into a new folder"
-    ):
+    with input_error("prepared by another version; run memsinks_jax.prepare into a new folder"):
         prepare(*given, near_duplicates="none")
 
 
@@ -396,10 +347,8 @@ def test_edited_copies_share_a_cluster_and_others_do_not(folder, tmp_path):
     for story in words:
         for place in draw.sample(range(len(story)), max(len(story) // 50, 1)):
             story[place] = "zebra"
-    write_lines(
-        tmp_path / "a.jsonl", [{"text": text} for text in [*STORIES, *map(" ".join, words)]]
-    )
-    found = prepare([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.json"), tmp_path / "out")
+    rows = [{"text": text} for text in [*STORIES, *map(" ".join, words)]]
+    found = prepared(folder, rows, tmp_path / "out", "tokenizer.json")
     corpus = Prepared(tmp_path / "out")
     first, copy = corpus.clusters[:60], corpus.clusters[60:]
     assert (first == np.arange(60)).all()  # stories of one grammar are not near-duplicates
@@ -413,24 +362,16 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
     """Stories with an edited copy each, in two languages: a cluster has one role, and with ids by
     group a group has.
     """
-    rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(STORIES)]
-    rows += [
-        {"text": f"{text} The end.", "language": f"l{n % 2}"} for n, text in enumerate(STORIES)
-    ]
-    write_lines(tmp_path / "a.jsonl", rows)
-    tokenizer = str(folder / "tokenizer.json")
-    prepare([str(tmp_path / "a.jsonl")], tokenizer, tmp_path / "out", group_field="language")
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
-    )
-    config = with_fields(config, {"data.repeated_documents": 0, "data.held_out_documents": 20})
+    texts = [*STORIES, *(f"{text} The end." for text in STORIES)]
+    rows = [{"text": text, "language": f"l{n % 2}"} for n, text in enumerate(texts)]
+    prepared(folder, rows, tmp_path / "out", "tokenizer.json", group_field="language")
+    fields = {"data.repeated_documents": 0, "data.held_out_documents": 20}
+    config = with_fields(config_on(tmp_path / "out"), fields)
 
     def twins_and_languages():
         corpus = load_corpus(config)
-        held_out, trained = (
-            corpus.mixture.held_out,
-            set(corpus.mixture.documents("unique").tolist()),
-        )
+        held_out = corpus.mixture.held_out
+        trained = set(corpus.mixture.documents("unique").tolist())
         assert len(held_out) == 20
         twins = sum((i + 60) % 120 in trained for i in held_out.tolist())
         return twins, {i % 2 for i in held_out.tolist()} & {i % 2 for i in trained}, counts(corpus)
@@ -451,9 +392,7 @@ def test_what_is_held_out_has_no_twin_in_training(folder, tmp_path):
 
 
 def test_a_run_reads_a_prepared_corpus(folder):
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": -1}
-    )
+    config = config_on(folder / "out")
     corpus = load_corpus(config)
     texts = list(dict.fromkeys(TEXTS))
     every = np.arange(len(corpus.table))
@@ -477,21 +416,13 @@ def test_a_run_reads_a_prepared_corpus(folder):
 
 
 def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
-    write_lines(tmp_path / "a.jsonl")
-    source, tokenizer = [str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model")
-    assert (
-        prepare(source, tokenizer, tmp_path / "out", near_duplicates="none")[
-            "near_duplicate_clusters"
-        ]
-        == 0
-    )
-    config = with_fields(
-        tiny_config(), {"data.files": str(tmp_path / "out"), "data.unique_documents": -1}
-    )
-    with pytest.raises(InputError, match="the run's is another tokenizer than that of"):
+    found = prepared(folder, ROWS, tmp_path / "out", near_duplicates="none")
+    assert found["near_duplicate_clusters"] == 0
+    config = config_on(tmp_path / "out")
+    with input_error("the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
     config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
-    with pytest.raises(InputError, match="tokenizer.json is another tokenizer than that of"):
+    with input_error("tokenizer.json is another tokenizer than that of"):
         load_corpus(config)
     config = with_fields(config, {"data.tokenizer": ""})
     for kind, message in (
@@ -499,45 +430,34 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
         ("near_duplicate", "without near-duplicates"),
     ):
         config = with_fields(config, {"data.ids": kind})
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             load_corpus(config)
     config = with_fields(config, {"data.files": "", "data.unique_documents": 20})
-    with pytest.raises(
-        InputError, match="config.data.ids is near_duplicate, which only a prepared corpus has"
-    ):
+    with input_error("config.data.ids is near_duplicate, which only a prepared corpus has"):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="00000.array_record: another number of documents"):
+    with input_error("00000.array_record: another number of documents"):
         Prepared(tmp_path / "out").read(0)
     (tmp_path / "out" / "columns" / "copies.npy").unlink()
-    with pytest.raises(InputError, match="not a whole prepared corpus"):
+    with input_error("not a whole prepared corpus"):
         Prepared(tmp_path / "out")
 
 
 def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     others = [stories.story(2, index).text for index in range(8)]
-    write_lines(tmp_path / "b.jsonl", [{"text": text} for text in (*others, TEXTS[2])])
-    prepare(
-        [str(tmp_path / "b.jsonl")],
-        str(folder / "tokenizer.model"),
-        tmp_path / "out",
-        near_duplicates="none",
-    )
-    config = with_fields(
-        tiny_config(), {"data.files": str(folder / "out"), "data.unique_documents": 0}
-    )
-    config = with_fields(config, {"general.files": str(tmp_path / "out")})
+    rows = ({"text": text} for text in (*others, TEXTS[2]))
+    prepared(folder, rows, tmp_path / "out", near_duplicates="none")
+    fields = {"data.unique_documents": 0, "general.files": str(tmp_path / "out")}
+    config = with_fields(config_on(folder / "out"), fields)
     corpus = load_corpus(config)
     unique = corpus.mixture.documents("unique")
     assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
     assert (corpus.table.source_of(unique) == 1).all()
     config = with_fields(config, {"canaries.documents": 1})
-    with pytest.raises(InputError, match="canaries go into text files only"):
+    with input_error("canaries go into text files only"):
         load_corpus(config)
-    config = with_fields(config, {"general.files": str(tmp_path / "b.jsonl")})
-    with pytest.raises(
-        InputError, match=r"b.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"
-    ):
+    config = with_fields(config, {"general.files": str(tmp_path / "a.jsonl")})
+    with input_error(r"a.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
         load_corpus(config)
 
 
@@ -557,27 +477,22 @@ def test_the_command_says_one_line_and_loads_no_engine_before_it_must(folder, tm
         "import sys, memsinks_jax.prepare; assert not {'datatrove', 'pyarrow', 'jax'} & "
         "set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python("-c", code, check=True)
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": nul}\n')
-    run = command(
-        f"--input={tmp_path}",
-        f"--tokenizer={folder / 'tokenizer.model'}",
-        f"--out={tmp_path / 'out'}",
-        "--workers=2",
-    )
+    flags = [f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}"]
+    run = command(f"--input={tmp_path}", *flags, "--workers=2")
     _, stderr = run.communicate()
     assert run.returncode == 2
     assert stderr.count("\n") == 1 and f"{tmp_path}/a.jsonl:2: not JSON" in stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [True, False], ids=["tokenizer_given", "tokenizer_trained"])
-def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path, given):
+def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path):
+    """Also while it trains the tokenizer."""
     rows = [{"text": f"{number} {STORIES[number % 60]}"} for number in range(8000)]
     for part in range(3):
         write_lines(tmp_path / f"{part}.jsonl", rows[part::3])
     flags = [f"--input={tmp_path}/*.jsonl", "--workers=2", "--shard_mib=1"]
-    flags += [f"--tokenizer={folder / 'tokenizer.model'}"] if given else []
     start = time.monotonic()
     run = command(*flags, f"--out={tmp_path / 'straight'}")
     assert run.communicate() and run.returncode == 0
@@ -599,13 +514,8 @@ def test_a_command_that_is_killed_anywhere_goes_on(folder, tmp_path, given):
 
 def test_a_worker_that_is_killed_ends_the_wait(folder, tmp_path):
     write_lines(tmp_path / "a.jsonl", [{"text": STORIES[number % 60]} for number in range(20_000)])
-    flags = [
-        f"--input={tmp_path}",
-        f"--tokenizer={folder / 'tokenizer.model'}",
-        f"--out={tmp_path / 'out'}",
-        "--workers=2",
-    ]
-    run = command(*flags, "--shard_mib=1")
+    flags = [f"--tokenizer={folder / 'tokenizer.model'}", f"--out={tmp_path / 'out'}"]
+    run = command(f"--input={tmp_path}", *flags, "--workers=2", "--shard_mib=1")
     running = []
     while not running and run.poll() is None:
         time.sleep(0.05)
@@ -635,9 +545,8 @@ def test_ray_writes_the_same(folder, tmp_path):
         prepare(*arguments, tmp_path / "local", **alike)
         prepare(*arguments, tmp_path / "ray", executor="ray", workers=2, **alike)
         assert content(tmp_path / "ray") == content(tmp_path / "local")
-        write_lines(tmp_path / "a.jsonl", [{"text": None}])
-        with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
-            prepare([str(tmp_path / "a.jsonl")], arguments[1], tmp_path / "stop", executor="ray")
+        with input_error('a.jsonl:1: field "text" is null'):
+            prepared(folder, [{"text": None}], tmp_path / "stop", executor="ray")
     finally:
         ray.shutdown()
 
@@ -658,74 +567,44 @@ echo "Submitted batch job 7"
 def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     """With stand-ins for its commands."""
     (tmp_path / "bin").mkdir()
-    for name, body in (
-        ("sbatch", SBATCH),
-        (
-            "srun",
-            "#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done\nexec "
-            '"$@"\n',
-        ),
-        ("scontrol", "#!/bin/bash\necho here\n"),
-    ):
+    srun = 'while [[ $1 == -* ]]; do [[ $1 == -n ]] && shift; shift; done; exec "$@"'
+    of_srun, of_scontrol = (f"#!/bin/bash\n{body}\n" for body in (srun, "echo here"))
+    for name, body in (("sbatch", SBATCH), ("srun", of_srun), ("scontrol", of_scontrol)):
         (tmp_path / "bin" / name).write_text(body)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    options = {"partition": "cpu", "time": "1:00:00"}
-    arguments = ([str(folder / "input")], str(folder / "tokenizer.model"))
-    prepare(
-        *arguments,
-        tmp_path / "out",
-        executor="slurm",
-        workers=2,
-        slurm=options,
-        group_field="domain",
-    )
+    slurm = {"executor": "slurm", "slurm": {"partition": "cpu", "time": "1:00:00"}}
+    given = [str(folder / "input")], str(folder / "tokenizer.model"), tmp_path / "out"
+    prepare(*given, workers=2, group_field="domain", **slurm)
     assert content(tmp_path / "out") == content(folder / "out")
     shutil.rmtree(tmp_path / "out")
-    write_lines(tmp_path / "a.jsonl", [{"text": None}])
-    with pytest.raises(InputError, match='a.jsonl:1: field "text" is null'):
-        prepare(
-            [str(tmp_path / "a.jsonl")],
-            arguments[1],
-            tmp_path / "stop",
-            executor="slurm",
-            slurm=options,
-        )
+    with input_error('a.jsonl:1: field "text" is null'):
+        prepared(folder, [{"text": None}], tmp_path / "stop", **slurm)
 
 
 def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
     """And it stays in the corpus, where a run finds it."""
-    write_lines(tmp_path / "input.jsonl")
+    write_lines(tmp_path / "input.jsonl", ROWS)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     for place in (tmp_path, tmp_path / "own"):
-        (place / "tokenizer.json").write_bytes(
-            byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>")
-        )
+        made = byte_level(["<|end|>", "<|eot|>", "<s>"], opens="<s>")
+        (place / "tokenizer.json").write_bytes(made)
     given, folder = [str(tmp_path / "input.jsonl")], str(tmp_path / "own")
     for tokenizer, token, message in (
         (str(tmp_path), "", r"no token is called .*--end_of_text=TOKEN"),
         (None, "<|eot|>", r"--end_of_text=<\|eot\|> is of a tokenizer.json"),
-        (
-            folder,
-            "<|none|>",
-            r"end of text is to be '<\|none\|>', which the tokenizer does not have",
-        ),
+        (folder, "<|none|>", r"to be '<\|none\|>', which the tokenizer does not have"),
     ):
-        with pytest.raises(InputError, match=message):
+        with input_error(message):
             prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
         prepare(given, folder, tmp_path / name, near_duplicates="none", end_of_text=token)
-        config = with_fields(
-            tiny_config(), {"data.files": str(tmp_path / name), "data.unique_documents": 40}
-        )
-        corpus, manifest = (
-            load_corpus(config),
-            json.loads((tmp_path / name / "manifest.json").read_text()),
-        )
+        corpus = load_corpus(config_on(tmp_path / name))
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602
-    with pytest.raises(InputError, match="end_of_text"):
+    with input_error("end_of_text"):
         prepare(given, folder, tmp_path / "chosen", near_duplicates="none", end_of_text="<|end|>")

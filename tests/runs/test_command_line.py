@@ -10,7 +10,7 @@ import sys
 
 import jax
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error, python
 
 from memsinks_jax import loop
 from memsinks_jax.config import InputError
@@ -87,7 +87,7 @@ def main():
         Collected()
 command_line.run(main)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
     assert not list(tmp_path.iterdir())
 
@@ -115,11 +115,11 @@ def test_a_second_command_does_not_take_the_place_of_the_first(tmp_path):
     with atomic_folder(out) as folder:
         (folder / "weights").write_text("half")
         busy = rf"another command is writing .*out \(process {os.getpid()} on .*wait for it"
-        with pytest.raises(InputError, match=busy), atomic_folder(out):
+        with input_error(busy), atomic_folder(out):
             pass
         assert (folder / "weights").read_text() == "half"
         os.replace(folder, out)
-    with pytest.raises(InputError, match="out exists; choose another place"), atomic_folder(out):
+    with input_error("out exists; choose another place"), atomic_folder(out):
         pass
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "weights"]
 
@@ -133,9 +133,8 @@ def test_of_commands_that_begin_together_one_writes(tmp_path):
             try:
                 with atomic_folder(out) as folder:
                     (folder / "mine").write_text(str(number))
-                    assert (folder / "mine").read_text() == str(number) and len(
-                        list(folder.iterdir())
-                    ) == 1
+                    assert (folder / "mine").read_text() == str(number)
+                    assert len(list(folder.iterdir())) == 1
                     written.append(number)
             except InputError:
                 refused.append(number)
@@ -154,7 +153,7 @@ with atomic_folder(pathlib.Path("{tmp_path}/out")) as folder:
     (folder / "weights").write_text("half")
     os.kill(os.getpid(), 9)
 """
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -9
+    assert python("-c", program).returncode == -9
     assert list(tmp_path.rglob("weights"))
     with atomic_folder(tmp_path / "out") as folder:
         assert not list(folder.iterdir())
@@ -173,7 +172,7 @@ def test_without_locks_a_warning_and_nothing_of_another_command_is_removed(
         (folder / "weights").write_text("half")
         assert f"no locks ({os.strerror(number)}): start no second command" in caplog.text
         unknown = "of another command .* or was killed; .* remove .*half-written"
-        with pytest.raises(InputError, match=unknown), atomic_folder(tmp_path / "out"):
+        with input_error(unknown), atomic_folder(tmp_path / "out"):
             pass
         assert (folder / "weights").exists()
     assert not list(tmp_path.iterdir())
@@ -186,13 +185,7 @@ def test_a_signal_while_a_command_is_imported_is_one_line(tmp_path, number, code
         f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\n"
         "except BaseException: pass\nraise SystemExit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "memsinks_jax.evaluate"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
+    done = python("-m", "memsinks_jax.evaluate", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stderr) == (code, "interrupted: run the same command again\n")
 
 
@@ -204,9 +197,7 @@ atexit.register(os.kill, os.getpid(), getattr(signal, sys.argv.pop()))
 command_line.run(dict)
 """
     for number in ("SIGINT", "SIGTERM"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, number], capture_output=True, text=True, cwd=ROOT
-        )
+        done = python("-c", program, number)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -230,13 +221,7 @@ def test_nobody_takes_the_output(output, code, words):
 
 def test_characters_that_an_output_has_no_letter_for_are_written_by_number():
     program = "from memsinks_jax.runs import command_line; command_line.run(lambda: print('日本'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-    )
+    done = python("-c", program, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u65e5\\u672c\n", "")
 
 
@@ -245,13 +230,7 @@ def test_devices_that_are_not_there_are_refused():
         "import jax; from memsinks_jax.runs import command_line; command_line.run(jax.devices)"
     )
     for platform in ("nonsense", "cuda"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"JAX_PLATFORMS": platform},
-        )
+        done = python("-c", program, env=os.environ | {"JAX_PLATFORMS": platform})
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: jax does not start with JAX_PLATFORMS={platform}: ")
         assert done.stderr.count("\n") == 1
@@ -259,7 +238,7 @@ def test_devices_that_are_not_there_are_refused():
 
 def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="gone exists; use another --out"):
+    with input_error("gone exists; use another --out"):
         output.check_free(tmp_path / "gone")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):

@@ -1,11 +1,11 @@
 """What --help, --helpfull and --version print, and how soon."""
 
 import dataclasses
-import subprocess
 import sys
 
 import pytest
 from absl import flags
+from conftest import python
 
 from memsinks_jax import __version__
 from memsinks_jax.config import Config
@@ -21,9 +21,7 @@ def of_train(*arguments: str) -> str:
         "except SystemExit as end:\n    assert not end.code, end.code\n"
         "assert 'jax' not in sys.modules\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    return python("-c", code, check=True).stdout
 
 
 def test_help_says_what_a_command_does_its_options_and_some_settings():
@@ -65,7 +63,6 @@ def test_every_setting_has_its_default_and_its_description():
         "encounters of a repeated document per epoch [1, 1048576]",
     )
     assert shown["optimizer.learning_rate"] == ("0.005", "peak (0, inf)")
-    assert shown["data.id_noise_per"][1].startswith("when it is drawn; encounter: at every repeat")
     assert shown["data.copies"][1].endswith("of a document | once: skip them")
     assert all(description for _, description in shown.values())
 
@@ -88,9 +85,7 @@ def test_commands_without_a_config_have_no_settings(full):
 
 
 def test_all_commands_are_listed():
-    done = subprocess.run(
-        [sys.executable, "-m", "memsinks_jax"], capture_output=True, text=True, check=True
-    )
+    done = python("-m", "memsinks_jax", check=True)
     listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
     assert {"train", "prepare", "forget", "labs.induction_head"} <= set(listed)
     assert not {"config", "sinks", "variants", "__main__"} & set(listed)

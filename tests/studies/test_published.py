@@ -23,6 +23,8 @@ from memsinks_jax.reporting import report
 from memsinks_jax.studies.published import comparison as published
 from memsinks_jax.studies.published import tables
 
+pytestmark = pytest.mark.long
+
 GPT2 = os.environ.get("MEMSINKS_JAX_GPT2")
 RUNS = [(experiment, site) for experiment in tables.EXPERIMENTS for site in experiment.sites]
 each_experiment = pytest.mark.parametrize(
@@ -80,17 +82,14 @@ def test_a_sweep_has_the_bounds_of_the_article_and_begins_and_ends_as_it_must(ex
     wide, narrow = run.accuracies[:21], run.accuracies[21:]
     np.testing.assert_allclose([accuracy.bound for accuracy in wide], boundary.BOUNDS)
     bounds = [accuracy.bound for accuracy in narrow]
-    assert bounds == sorted(set(bounds)) and len(bounds) == {("nepal", "mlp"): 12}.get(
-        (experiment.name, site), 11
-    )
+    assert bounds == sorted(set(bounds))
+    assert len(bounds) == {("nepal", "mlp"): 12}.get((experiment.name, site), 11)
     for accuracy in run.accuracies:
         assert 0 <= accuracy.positives <= len(experiment.positives)
         assert 0 <= accuracy.negatives <= len(experiment.negatives)
     # Within the smallest bound there is the edited prompt alone.
-    right = sum(
-        text.startswith("Kath mand u")
-        for text in experiment.completions[: len(experiment.positives)]
-    )
+    of_positives = experiment.completions[: len(experiment.positives)]
+    right = sum(text.startswith("Kath mand u") for text in of_positives)
     assert (wide[0].positives, wide[0].negatives) == (right + 1, len(experiment.negatives))
     # From 1 on nothing changes any more.
     assert len({(accuracy.positives, accuracy.negatives) for accuracy in wide[10:]}) == 1
@@ -109,10 +108,8 @@ def test_completions_have_five_tokens_and_count_like_the_sweep_at_their_bound(ex
     # The article's completions of nepal, mlp, are one prompt better than its sweep.
     more = (experiment.name, site) == ("nepal", "mlp")
     assert sum(hits[:positives]) == nearest.positives + more
-    assert (
-        positives + len(experiment.negatives) - sum(hits)
-        == positives - sum(hits[:positives]) + nearest.negatives
-    )
+    missed = positives - sum(hits[:positives])
+    assert positives + len(experiment.negatives) - sum(hits) == missed + nearest.negatives
 
 
 DETAIL = tables.TOKYO.sites["attention"].detail
@@ -126,20 +123,16 @@ def test_the_detailed_run_is_a_point_of_the_sweep_and_of_the_map():
     assert pieces == {len(tables.TOKYO.pieces)}
     hits = np.array(DETAIL.tokens) == "Kath"
     accuracy = next(accuracy for accuracy in run.accuracies if accuracy.bound == DETAIL.bound)
-    assert (hits[:positives].sum(), (~hits[positives:]).sum()) == (
-        accuracy.positives,
-        accuracy.negatives,
-    )
+    assert hits[:positives].sum() == accuracy.positives
+    assert (~hits[positives:]).sum() == accuracy.negatives
     assert DETAIL.losses[0] == pytest.approx(run.losses[run.site], abs=run.colour_step)
     # Where nothing fires, the next token is what it was.
     before = [text.split(" ")[0] for text in tables.TOKYO.completions]
     still = [n for n in range(texts) if DETAIL.similarities[n] == 0]
     assert len(still) == 4 and all(DETAIL.tokens[n] == before[n] for n in still)
     step = tables.TOKYO.step * DETAIL.gradients[-1]
-    assert (step, step / DETAIL.activations[-1]) == (
-        pytest.approx(25.84, abs=5e-3),
-        pytest.approx(3.92, abs=5e-3),
-    )
+    assert step == pytest.approx(25.84, abs=5e-3)
+    assert step / DETAIL.activations[-1] == pytest.approx(3.92, abs=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +173,8 @@ def test_similarities_at_other_bounds_follow_from_those_that_are_published(
 def test_the_tokens_of_the_edited_prompt_that_fire():
     """f with bound 1 and height 1 -> distances -> f as the memory has it."""
     x = np.sqrt(-np.log(DETAIL.own_similarities))
-    np.testing.assert_allclose(
-        x, [0.813, 0.759, 0.692, 0.647, 0.667, 0.155, 0.103, 0.183, 0], atol=5e-4
-    )
+    expected = [0.813, 0.759, 0.692, 0.647, 0.667, 0.155, 0.103, 0.183, 0]
+    np.testing.assert_allclose(x, expected, atol=5e-4)
     fires = bounding(x, tables.TOKYO.sites["attention"].bound, tables.HEIGHT)
     np.testing.assert_allclose(fires, [0, 0, 0, 0, 0, 0.90, 0.99, 0.75, 1], atol=5e-3)
     assert float(bounding(0.9, 1, 10)) == pytest.approx(0.8855231713310284, rel=1e-6)
@@ -208,29 +200,20 @@ def with_loss(by):
     return changed_site(losses=losses)
 
 
-def with_first(entries, entry):
-    return (entry, *entries[1:])
-
-
 def with_detail(name, first):
-    numbers = with_first(getattr(DETAIL, name), first)
+    numbers = (first, *getattr(DETAIL, name)[1:])
     return changed_site(detail=dataclasses.replace(DETAIL, **{name: numbers}))
 
 
 ATTENTION, PROMPT = tables.TOKYO.sites["attention"], tables.TOKYO.prompt
+REST, OTHER = ATTENTION.completions[1:], tables.Accuracy(0.01, 1, 7)
 OTHERS = {
     "next token": (dataclasses.replace(tables.TOKYO, base_token="China"), "base"),
     "loss": (changed_site(base_loss=13.17), "base"),
-    PROMPT: (
-        changed_site(completions=with_first(ATTENTION.completions, "Japan , and the city")),
-        "completions",
-    ),
+    PROMPT: (changed_site(completions=("Japan , and the city", *REST)), "completions"),
     "layer 3, 'of'": (with_loss(0.11), "losses"),
     "layer, token": (changed_site(successes=ATTENTION.successes - {(10, 8)}), "successes"),
-    "bound 0.01": (
-        changed_site(accuracies=with_first(ATTENTION.accuracies, tables.Accuracy(0.01, 1, 7))),
-        "accuracy",
-    ),
+    "bound 0.01": (changed_site(accuracies=(OTHER, *ATTENTION.accuracies[1:])), "accuracy"),
     f"similarities of {PROMPT!r}": (with_detail("similarities", 0.994), "details"),
     f"losses of {PROMPT!r}": (with_detail("losses", 0.405), "details"),
     "gradients of 'The'": (with_detail("gradients", 0.16), "details"),
@@ -240,10 +223,8 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_what_differs_is_the_one_row_that_does_not_agree(what):
     ours, kind = OTHERS[what]
-    others = [
-        (row.run.split(",")[0], row.kind, row.what) for row in rows_of(ours) if not row.agrees
-    ]
-    assert others == [("tokyo", kind, what)]
+    (other,) = (row for row in rows_of(ours) if not row.agrees)
+    assert (other.run.split(",")[0], other.kind, other.what) == ("tokyo", kind, what)
 
 
 def test_the_site_is_compared_and_a_patch_that_never_succeeds_is_no_site():
@@ -260,10 +241,8 @@ def test_numbers_agree_to_the_articles_precision():
 
 
 def test_many_small_differences_are_one_large_one():
-    kinds = [
-        row.kind for row in rows_of(changed_site(losses=ATTENTION.losses + 0.08)) if not row.agrees
-    ]
-    assert kinds == ["mean error"]
+    higher = rows_of(changed_site(losses=ATTENTION.losses + 0.08))
+    assert [row.kind for row in higher if not row.agrees] == ["mean error"]
     nothing = changed_site(losses=np.full_like(ATTENTION.losses, np.nan))
     assert {row.kind for row in rows_of(nothing) if not row.agrees} == {"losses", "mean error"}
 
@@ -278,15 +257,11 @@ def test_the_table_has_a_line_a_list_and_claims_are_shares():
     assert report.plain_table(columns, lines).count("\n") == len(lines) + 1
     claims = {claim.id: claim for claim in published.claims(rows)}
     assert len(claims) == 8
-    assert (
-        claims["published-losses"].measured == pytest.approx(215 / 216)
-        and claims["published-losses"].holds
-    )
+    assert claims["published-losses"].measured == pytest.approx(215 / 216)
+    assert claims["published-losses"].holds
     without = dataclasses.replace(tables.TOKYO, sites={"mlp": tables.TOKYO.sites["mlp"]})
-    undecided = [
-        claim.holds for claim in published.claims(rows_of(without, without)) if claim.holds is None
-    ]
-    assert len(undecided) == 1
+    found = [claim.holds for claim in published.claims(rows_of(without, without))]
+    assert found.count(None) == 1
     none = published.claims([row._replace(agrees=False) for row in rows])
     assert not any(claim.holds for claim in none)
 
@@ -311,9 +286,8 @@ class Words:
         return np.array([self.pieces.index(piece) for piece in found], np.int32)
 
     def decode(self, tokens):
-        return "".join(
-            self.pieces[token] if token < len(self.pieces) else f" w{token}" for token in tokens
-        )
+        known = dict(enumerate(self.pieces))
+        return "".join(known.get(int(token), f" w{token}") for token in tokens)
 
 
 LAYERS, WIDTH, KATH, STEP = 2, 16, 1, 100.0
@@ -322,12 +296,9 @@ LAYERS, WIDTH, KATH, STEP = 2, 16, 1, 100.0
 def small(step):
     """An experiment with a model of two layers."""
     last = len(tables.TOKYO.pieces) - 1
-    sites = {
-        name: dataclasses.replace(
-            site, losses=site.losses[:LAYERS], successes=frozenset({(1, last)})
-        )
-        for name, site in tables.TOKYO.sites.items()
-    }
+    successes, sites = frozenset({(1, last)}), {}
+    for name, site in tables.TOKYO.sites.items():
+        sites[name] = dataclasses.replace(site, losses=site.losses[:LAYERS], successes=successes)
     return dataclasses.replace(tables.TOKYO, step=step, sites=sites)
 
 
@@ -343,9 +314,8 @@ def world(monkeypatch):
     # is also its logit.
     unused = 100 + probe.answers(prompt).logits[0, 100:].argsort()[-2]
     embedding = params["token_embedding"]
-    params["token_embedding"] = (
-        embedding.at[KATH].set(embedding[unused]).at[unused].set(embedding[KATH])
-    )
+    swapped = embedding.at[KATH].set(embedding[unused]).at[unused].set(embedding[KATH])
+    params["token_embedding"] = swapped
     experiments = (small(0.0), small(STEP))
     monkeypatch.setattr(published, "EXPERIMENTS", experiments)
     monkeypatch.setattr(published, "SIZES", (LAYERS, WIDTH, config.data.vocabulary_size))
@@ -368,11 +338,8 @@ def test_a_model_is_measured_like_gpt2(world):
     probe = Probe(run.config, run.params)
     assert prompt.tokens[0, 0] == run.tokenizer.encode("The")[0]
     base = probe.answers(prompt, KATH)
-    assert (
-        edited.base_token
-        == run.tokenizer.decode(base.tokens).strip()
-        == edited.completions[0].split(" ")[0]
-    )
+    said = run.tokenizer.decode(base.tokens).strip()
+    assert edited.base_token == said == edited.completions[0].split(" ")[0]
     assert edited.sites["mlp"].base_loss == pytest.approx(float(base.losses[0]), rel=1e-4)
 
     last, positives = len(tables.TOKYO.pieces) - 1, len(tables.TOKYO.positives)
@@ -380,47 +347,35 @@ def test_a_model_is_measured_like_gpt2(world):
         trace = probe.trace(prompt, KATH, name)
         layer = min(site.successes)[0]
         assert np.isfinite(site.losses).all() and len(np.unique(site.losses.round(3))) > 2
-        patched = probe.patched(
-            prompt, KATH, name, [layer], [last], -STEP * trace.gradients[:, layer, last]
-        )
+        delta = -STEP * trace.gradients[:, layer, last]
+        patched = probe.patched(prompt, KATH, name, [layer], [last], delta)
         assert site.losses[layer, last] == pytest.approx(float(patched.losses[0]), rel=1e-4)
         assert len({(accuracy.positives, accuracy.negatives) for accuracy in site.accuracies}) > 1
         # At the bound of the completions the sweep counts what they begin with.
         at = min(site.accuracies, key=lambda accuracy: abs(accuracy.bound - site.bound))
         hits = [text.split(" ")[0] == "Kath" for text in site.completions]
-        assert (at.positives, len(hits) - positives - at.negatives) == (
-            sum(hits[:positives]),
-            sum(hits[positives:]),
-        )
+        assert at.positives == sum(hits[:positives])
+        assert len(hits) - positives - at.negatives == sum(hits[positives:])
     detail = edited.sites["attention"].detail
     trace, layer = probe.trace(prompt, KATH, "attention"), edited.sites["attention"].site[0]
     for norms, part in zip((detail.activations, detail.gradients), trace, strict=True):
         np.testing.assert_allclose(
             norms, np.linalg.norm(part[0, layer, : last + 1], axis=-1), rtol=1e-4
         )
-    assert detail.similarities[0] == pytest.approx(1) and detail.own_similarities[
-        -1
-    ] == pytest.approx(1)
+    assert detail.similarities[0] == pytest.approx(1)
+    assert detail.own_similarities[-1] == pytest.approx(1)
     memory = patching.remember(trace, prompt, "attention", layer, STEP, DETAIL.bound)
     after = probe.answers(prompt, KATH, [memory])
-    assert (
-        detail.losses[0]
-        == pytest.approx(float(after.losses[0]), rel=1e-4)
-        != pytest.approx(float(base.losses[0]))
-    )
+    assert detail.losses[0] == pytest.approx(float(after.losses[0]), rel=1e-4)
+    assert float(after.losses[0]) != pytest.approx(float(base.losses[0]))
     assert detail.tokens[0] == run.tokenizer.decode(after.tokens).strip()
-    texts = [*tables.TOKYO.prompts]
-    x = probe.distances(encode(run.tokenizer, texts, 64, opening=False, room=5), memory)[
-        ..., 0
-    ].min(axis=1)
+    texts = encode(run.tokenizer, [*tables.TOKYO.prompts], 64, opening=False, room=5)
+    x = probe.distances(texts, memory)[..., 0].min(axis=1)
     np.testing.assert_allclose(detail.similarities, np.exp(-((x / DETAIL.bound) ** 6)), atol=1e-4)
     assert max(detail.own_similarities[:-1]) < 0.999 and min(detail.similarities) < 0.99
 
-    rows = [
-        row
-        for pair in zip(experiments, (without, edited), strict=True)
-        for row in published.rows_of(*pair)
-    ]
+    pairs = zip(experiments, (without, edited), strict=True)
+    rows = [row for pair in pairs for row in published.rows_of(*pair)]
     assert sum(row.agrees for row in rows) < 0.5 * len(rows)
     assert not any(claim.holds for claim in published.claims(rows))
     assert all(row.agrees for ours in (without, edited) for row in published.rows_of(ours, ours))

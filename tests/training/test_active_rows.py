@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import train_program
 from test_step import first_batches
 
 from memsinks_jax import sinks
@@ -21,7 +20,10 @@ from memsinks_jax.planning.account import COLLECTIVES, arrays_of, group, parse
 from memsinks_jax.training import active_rows, sharding
 from memsinks_jax.training.method import method_of, slowed
 from memsinks_jax.training.optimizer import scale_by_adam
+from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state
+
+pytestmark = pytest.mark.long
 
 SHARED, POOL = 16, 40
 
@@ -118,13 +120,10 @@ def batch_of(config, several):
     ],
 )
 def test_losses_and_gradients_are_those_of_masked_sinks(tiny, family, rows, opens_at, slows_at):
-    tiny = with_fields(
-        tiny, {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at}
-    )
-    tiny = with_fields(
-        tiny,
-        {"sinks.slows_at": slows_at, "data.row_length": 160 if rows == "one_document" else 400},
-    )
+    fields = {"model.family": family, "data.rows": rows, "sinks.opens_at": opens_at}
+    fields |= {"sinks.slows_at": slows_at}
+    fields |= {"data.row_length": 160 if rows == "one_document" else 400}
+    tiny = with_fields(tiny, fields)
     batch = batch_of(tiny, rows != "one_document")
     params = initial(masked(tiny))
     assert jax.tree.map(jnp.shape, as_tables(params)) == jax.tree.map(
@@ -149,7 +148,7 @@ def steps(config, params, data, devices=1, schedule=10):
     """The state after a step on each batch, from these parameters, and the metrics of every step."""
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:devices])
     with jax.set_mesh(mesh):
-        program = train_program(config, schedule, mesh, data[0]["identities"].shape[1])
+        program = shared_program(config, schedule, mesh, data[0]["identities"].shape[1])
         state, lines = program.init(), []
         state = state._replace(
             params=jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, state.params))
@@ -164,11 +163,10 @@ def steps(config, params, data, devices=1, schedule=10):
 
 def test_sinks_that_are_used_in_every_step_are_updated_as_densely(tiny):
     """Weight decay, the multiple of the learning rate and clipping among it."""
-    tiny = with_fields(
-        tiny, {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1}
-    )
-    tiny = with_fields(tiny, {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3})
-    tiny = with_fields(tiny, {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1})
+    fields = {"sinks.pool": 12, "sinks.active": 12, "sinks.opens_at": 1, "mesh.data": 1}
+    fields |= {"sinks.learning_rate_multiple": 3.0, "optimizer.clip_norm": 0.3}
+    fields |= {"optimizer.weight_decay": 0.5, "optimizer.warmup_steps": 1}
+    tiny = with_fields(tiny, fields)
     params, data = initial(masked(tiny)), first_batches(tiny, 4)
     found, lines = steps(tiny, as_tables(params), data)
     expected, others = steps(masked(tiny), params, data)
@@ -232,9 +230,8 @@ def test_rows_that_documents_share_are_gathered_once(pool):
         jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool
     )
     rows_U = found.rows_nU.ravel()
-    assert (
-        sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1}) and len(rows_U) == 6
-    )
+    assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1})
+    assert len(rows_U) == 6
     assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})
     assert rows_U[found.places[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
     assert (found.places[1] == sinks.NONE).all()
@@ -256,9 +253,8 @@ PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one dev
 )
 def test_how_it_is_computed_changes_nothing(tiny, change):
     """Pools of which a step updates few rows, or all."""
-    tiny = with_fields(
-        tiny, {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)}
-    )
+    fields = {"data.rows": "packed", "mesh.data": 1, "sinks.pool": change.pop("pool", POOL)}
+    tiny = with_fields(tiny, fields)
     if tiny.sinks.pool not in PLAINLY:
         params, data = as_tables(initial(masked(tiny))), first_batches(tiny, 3)
         PLAINLY[tiny.sinks.pool] = (params, data, *steps(tiny, params, data))
@@ -296,7 +292,7 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     tiny = with_fields(tiny, {"sinks.pool": pool, "mesh": MeshConfig(*shape)})
     mesh, documents = sharding.make_mesh(tiny.mesh), 3
     with jax.set_mesh(mesh):
-        program = train_program(tiny, 10, mesh, documents)
+        program = shared_program(tiny, 10, mesh, documents)
         text = program.step.lower(program.state, program.batch, program.seed).compile().as_text()
     sent = {}  # kind: [(rows, devices that talk to each other)]
     for computation in parse(text)[0].values():
@@ -309,6 +305,5 @@ def test_devices_exchange_the_rows_that_they_ask_for(tiny, shape, pool):
     # Gradients are added up over `data`, of as many rows as a device has room for.
     room = min(pool // shape[1], tiny.training.batch_size * documents * tiny.sinks.active)
     assert set(sent.pop("all-reduce", [])) == ({(room, shape[0])} if shape[0] > 1 else set())
-    assert set(sent) == {"all-to-all"} and {devices for _, devices in sent["all-to-all"]} == {
-        shape[1]
-    }
+    assert set(sent) == {"all-to-all"}
+    assert {devices for _, devices in sent["all-to-all"]} == {shape[1]}

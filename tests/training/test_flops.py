@@ -27,9 +27,8 @@ def llama(layers, d_model, heads, kv_heads, hidden):
 
 
 def gpt2_medium():
-    config = with_fields(
-        Config(), {"model": ModelConfig(layers=24, d_model=1024, heads=16, hidden=4096)}
-    )
+    fields = {"model": ModelConfig(layers=24, d_model=1024, heads=16, hidden=4096)}
+    config = with_fields(Config(), fields)
     return with_fields(config, {"data.vocabulary_size": 50257, "data.row_length": 1024})
 
 

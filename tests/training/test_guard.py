@@ -1,14 +1,12 @@
 """Bad updates are skipped, counted and reported, and too many of them end the run."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, read_lines, tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig, with_fields
+from memsinks_jax.config import MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import guard as guards
 from memsinks_jax.training import sharding
@@ -104,31 +102,25 @@ def test_labels_out_of_range_are_counted_and_left_out(compiled):
 
 
 def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_path):
-    tiny = with_fields(
-        tiny, {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3}
-    )
+    fields = {"model.layers": 1, "optimizer.learning_rate": 1e30, "training.skips_in_a_row": 3}
+    tiny = with_fields(tiny, fields)
     message = (
         r"3 consecutive updates were skipped, the last at step (\d+) .*skipped.jsonl; remove "
         r"them or lower "
         "config.optimizer.learning_rate in another --workdir, or go on past them with a higher "
         "config.training.skips_in_a"
     )
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
-    ]
+    lines = read_lines(tmp_path / "run" / "skipped.jsonl")
     assert [line["step"] for line in lines] == list(range(lines[0]["step"], lines[0]["step"] + 3))
-    known = {
-        json.loads(line)["id"]
-        for line in (tmp_path / "run" / "documents.jsonl").read_text().splitlines()
-    }
+    known = {line["id"] for line in read_lines(tmp_path / "run" / "documents.jsonl")}
     assert all(
         0 < len(line["documents"]) <= 8 and set(line["documents"]) <= known for line in lines
     )
     assert read_metrics(tmp_path / "run")[-1]["skipped_updates"] == 3
     # the same again, and every batch is written down once
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
     # What the message advises works.

@@ -4,8 +4,9 @@ import re
 
 import jax
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.doctor import examine
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.training import memory, sharding
@@ -23,9 +24,7 @@ from memsinks_jax.training import memory, sharding
 def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path):
     section, name = field.split(".")
     tiny = with_fields(tiny, {f"{section}.{name}": value})
-    with pytest.raises(
-        InputError, match=rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"
-    ):
+    with input_error(rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
         train_and_evaluate(tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     _, problems = examine(tiny, None)
@@ -56,7 +55,7 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
         if fits:
             memory.check_memory(tiny, mesh)
         else:
-            with pytest.raises(InputError, match="a device has"):
+            with input_error("a device has"):
                 memory.check_memory(tiny, mesh)
     monkeypatch.undo()
     assert memory._room(mesh) * len(jax.devices()) > 2**30
@@ -71,5 +70,5 @@ def test_contexts_have_no_moments(tiny):
     )
     assert table.pop("the table of contexts") == 4 * 1024 * tiny.model.d_model and table == plain
     huge = with_fields(tiny, by_context | {"contexts.rows": 2**40})
-    with pytest.raises(InputError, match="the table of contexts"):
+    with input_error("the table of contexts"):
         memory.check_memory(huge, sharding.make_mesh(tiny.mesh))

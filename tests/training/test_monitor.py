@@ -1,13 +1,11 @@
 """The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, read_lines, tiny_config
 
-from memsinks_jax.config import Config, InputError, MonitorConfig, with_fields
+from memsinks_jax.config import Config, MonitorConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.ids import as_numbers
@@ -53,20 +51,16 @@ def watched(tmp_path_factory):
 
 
 def config(**fields):
-    made = with_fields(
-        tiny_config(), {"monitor": MonitorConfig(every=3, seen_over=5, counters=4096)}
-    )
-    made = with_fields(
-        made,
-        {"training.epochs": 3, "training.evaluate_every": 100, "training.checkpoint_every": 100},
-    )
+    changed = {"monitor": MonitorConfig(every=3, seen_over=5, counters=4096), "training.epochs": 3}
+    changed |= {"training.evaluate_every": 100, "training.checkpoint_every": 100}
+    made = with_fields(tiny_config(), changed)
     for name, value in fields.items():
         made = with_fields(made, {f"mesh.{name}": value})
     return made
 
 
 def flagged(workdir):
-    return [json.loads(line) for line in (workdir / "flagged.jsonl").read_text().splitlines()]
+    return read_lines(workdir / "flagged.jsonl")
 
 
 def monitored(workdir):
@@ -78,7 +72,7 @@ def monitored(workdir):
 
 
 def test_documents_that_come_too_often_are_flagged_once(watched):
-    roles = [json.loads(line) for line in (watched / "documents.jsonl").read_text().splitlines()]
+    roles = read_lines(watched / "documents.jsonl")
     repeated = {line["id"]: line["index"] for line in roles if line["role"] == "repeated"}
     lines = flagged(watched)
     assert {line["id"]: line["index"] for line in lines} == repeated
@@ -144,9 +138,8 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
     becomes the same.
     """
     changed = config()
-    changed = with_fields(
-        changed, {"monitor": MonitorConfig(every=10, seen_over=15, counters=4096)}
-    )
+    fields = {"monitor": MonitorConfig(every=10, seen_over=15, counters=4096)}
+    changed = with_fields(changed, fields)
     with pytest.raises(Interrupted):
         train_and_evaluate(changed, tmp_path / "run", should_stop=lambda step: step == 9)
     assert monitored(tmp_path / "run") == []
@@ -165,14 +158,13 @@ def test_the_interval_of_checks_may_change_when_a_run_is_resumed(watched, tmp_pa
 
 
 def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
-    config = with_fields(
-        tiny_config(), {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1}
-    )
+    fields = {"model.layers": 1, "monitor.every": 1, "monitor.seen_over": 1}
+    config = with_fields(tiny_config(), fields)
 
     def move(step):
         if step == 1:
             (tmp_path / "run").rename(tmp_path / "elsewhere")
         return False
 
-    with pytest.raises(InputError, match="run is gone: it was moved or removed during the run"):
+    with input_error("run is gone: it was moved or removed during the run"):
         train_and_evaluate(config, tmp_path / "run", should_stop=move)

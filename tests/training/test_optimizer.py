@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError, OptimizerConfig, with_fields
+from memsinks_jax.config import OptimizerConfig, with_fields
 from memsinks_jax.training.method import clip_by_global_norm
 from memsinks_jax.training.optimizer import decay_mask, learning_rate, make_optimizer
 from memsinks_jax.training.paths import first_match, path_name
@@ -70,12 +71,9 @@ def named(tree) -> dict:
 
 
 def test_muon_updates_the_layers_matrices_and_adamw_all_else(tiny):
-    tiny = with_fields(
-        tiny, {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
-    )
-    tiny = with_fields(
-        tiny, {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
-    )
+    fields = {"model.family": "llama", "sinks.sparse": True, "sinks.sampling": "floyd"}
+    fields |= {"sinks.pool": 40, "optimizer.weight_decay": 0.0, "optimizer.clip_norm": 1e9}
+    tiny = with_fields(tiny, fields)
     params = initial(tiny)
     random = np.random.default_rng(0)
     gradients = [
@@ -120,11 +118,7 @@ def test_muon_would_move_sinks_among_its_columns(tiny):
         ("by_chance", False),
     ):
         tiny = with_fields(tiny, {"sinks.kind": kind})
-        with (
-            pytest.raises(InputError, match="sinks.sparse=True")
-            if refused
-            else contextlib.nullcontext()
-        ):
+        with input_error("sinks.sparse=True") if refused else contextlib.nullcontext():
             make_optimizer(tiny, 10)
 
 
@@ -143,7 +137,7 @@ def test_matrices_decay_and_the_rest_does_not(tiny):
 
 
 def test_a_parameter_without_a_rule_is_refused():
-    with pytest.raises(InputError, match="parameter gate_matrix is covered by no rule"):
+    with input_error("parameter gate_matrix is covered by no rule"):
         first_match(((r"_kernel$", True),), "gate_matrix")
 
 

@@ -13,12 +13,11 @@ from test_step import single, train
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
 
+pytestmark = pytest.mark.long
+
 # Every axis within a process, every one across them, and devices that take turns between the
 # processes, so that the rows of one are no run of the batch. One process: test_step.py.
-MESHES = {
-    2: [[4, 1, 2, 1], [1, 1, 8, 1], [8, 1, 1, 2]],
-    4: [[8, 1, 1, 1], [1, 8, 1, 1], [1, 2, 4, 1], [2, 2, 2, 2]],
-}
+MESHES = {2: [[4, 1, 2, 1], [8, 1, 1, 2]], 4: [[1, 8, 1, 1], [1, 2, 4, 1], [2, 2, 2, 2]]}
 
 
 LAYER = {"model.layers": 1}  # most of the time is compiling

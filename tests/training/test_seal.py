@@ -6,9 +6,10 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from conftest import input_error
 from test_checkpoint import files_of, saved, shapes_of, tiny_config
 
-from memsinks_jax.config import InputError, MeshConfig, TrainingConfig
+from memsinks_jax.config import MeshConfig, TrainingConfig
 from memsinks_jax.data.opened import nobody
 from memsinks_jax.runs.workdir import newest_weights
 from memsinks_jax.training import checkpoint, seal, sharding
@@ -67,9 +68,9 @@ def test_a_checkpoint_names_its_weights_and_no_array_is_read(two, tmp_path, one_
     saved(tmp_path / "run", tiny_config(), one_device, [3])
     assert newest_weights(tmp_path / "run") != name
     (tmp_path / "run" / "checkpoints" / "3" / "seal.json").write_text("[")
-    with pytest.raises(InputError, match="3 is damaged"):
+    with input_error("3 is damaged"):
         newest_weights(tmp_path / "run")
-    with pytest.raises(InputError, match="holds no complete checkpoint"):
+    with input_error("holds no complete checkpoint"):
         newest_weights(tmp_path)
 
 
@@ -93,7 +94,7 @@ def test_a_reader_of_parameters_leaves_the_optimizer_unread(two, tmp_path, one_d
     checkpoints = Checkpoints(tmp_path / "run")
     checkpoints.restore_params(placed.params)
     assert checkpoints.newest() == 3
-    with pytest.raises(InputError, match=rf"3 is damaged: {name} was changed; remove it"):
+    with input_error(rf"3 is damaged: {name} was changed; remove it"):
         checkpoints.restore(placed)
     checkpoints.close()
     resuming = Checkpoints(tmp_path / "run", TrainingConfig())

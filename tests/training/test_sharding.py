@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from conftest import input_error
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax.config import InputError, MeshConfig, with_fields
+from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.training import sharding
 from memsinks_jax.training.paths import path_name
 from memsinks_jax.training.program import train_program
@@ -31,9 +32,8 @@ def test_golden_shardings(tiny):
 
 
 def test_golden_shardings_of_the_llama_family(tiny):
-    tiny = with_fields(
-        tiny, {"model.family": "llama", "model.tied_head": False, "model.attention_bias": False}
-    )
+    fields = {"model.family": "llama", "model.tied_head": False, "model.attention_bias": False}
+    tiny = with_fields(tiny, fields)
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {
@@ -82,9 +82,8 @@ def test_an_axis_that_fsdp_does_not_divide_passes_it_on(tiny):
     """As SmolLM-360M's 960 channels do on 256 chips: to another axis, or to none, and the moments
     with it.
     """
-    tiny = with_fields(
-        tiny, {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"}
-    )
+    fields = {"model.d_model": 12, "model.heads": 6, "model.kv_heads": 2, "model.family": "llama"}
+    tiny = with_fields(tiny, fields)
     mesh = sharding.make_mesh(MeshConfig(fsdp=8))
     found = sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)
     named = {
@@ -104,7 +103,7 @@ def test_an_axis_that_fsdp_does_not_divide_passes_it_on(tiny):
     "mesh", [MeshConfig(data=3), MeshConfig(fsdp=3), MeshConfig(data=8, tensor=2)]
 )
 def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
-    with pytest.raises(InputError, match="does not cover the 8 devices"):
+    with input_error("does not cover the 8 devices"):
         sharding.make_mesh(mesh)
 
 
@@ -134,13 +133,10 @@ def test_a_batch_goes_to_the_devices_of_its_rows(tiny, shape, splits):
 def test_a_batch_that_does_not_divide_is_refused():
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     sharding.check_batch(12, mesh)
-    with pytest.raises(
-        InputError, match=r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"
-    ):
+    with input_error(r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"):
         sharding.check_batch(10, mesh)
-    with pytest.raises(
-        InputError,
-        match=r"is 12, .* into 8 equal parts \(2 microbatches by config.compute.accumulate\); .* 16",
+    with input_error(
+        r"is 12, .* into 8 equal parts \(2 microbatches by config.compute.accumulate\); .* 16"
     ):
         sharding.check_batch(12, mesh, microbatches=2)
 
@@ -148,7 +144,5 @@ def test_a_batch_that_does_not_divide_is_refused():
 def test_a_parameter_that_does_not_divide_is_refused(tiny):
     tiny = with_fields(tiny, {"model.hidden": 33})
     mesh = sharding.make_mesh(MeshConfig(tensor=2))
-    with pytest.raises(
-        InputError, match=r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"
-    ):
+    with input_error(r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
         sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)

@@ -164,10 +164,12 @@ _BOTH = "| not in the paper | standard no_repeat"
 STATEMENTS = f"""
 sees_often | the audit sees: AUC, loss, of the standard model's documents read 8 times or more
     | ladder_{{sinks}}.standard.auc_loss_often >= 0.9 {_LADDERS}
-oracle_at_half | the oracle knows nothing: share of its AUCs with .5 in their interval, if not all of standard's have it
+oracle_at_half | the oracle knows nothing: share of its AUCs with .5 in their interval, if not all
+    of standard's have it
     | if_seen({{sinks}}.oracle.share_at_half, {{sinks}}.standard.share_at_half < 1) >= 1 {_BOTH}
 oracle_at_half_ladder | the same, ladder
-    | if_seen(ladder_{{sinks}}.oracle.share_at_half, ladder_{{sinks}}.standard.share_at_half < 1) >= 1 {_LADDERS}
+    | if_seen(ladder_{{sinks}}.oracle.share_at_half, ladder_{{sinks}}.standard.share_at_half < 1) >=
+    1 {_LADDERS}
 exposure_rises | exposure of the standard model's canaries rises with repetitions: rank correlation
     | exposure_rises(ladder_{{sinks}}.standard) >= 0.8 {_LADDERS}
 not_recited | share of repeated documents recited, sinks dropped, minus the oracle's
@@ -175,29 +177,33 @@ not_recited | share of repeated documents recited, sinks dropped, minus the orac
 not_distinguished | AUC, loss, sinks dropped, minus the oracle's: what was read cannot be detected
     | -0.05 <= {{sinks}}.dropped.auc_loss - {{sinks}}.oracle.auc_loss <= 0.05 {_BOTH}
 less_distinguished | AUC, loss, of documents read 8 times or more: sinks dropped minus standard
-    | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05 {_LADDERS}
+    | ladder_{{sinks}}.dropped.auc_loss_often - ladder_{{sinks}}.standard.auc_loss_often <= -0.05
+    {_LADDERS}
 not_exposed | exposure of canaries read 8 times or more, sinks dropped, minus the oracle's (bits)
-    | ladder_{{sinks}}.dropped.exposure_often - ladder_{{sinks}}.oracle.exposure_often <= 0.5 {_LADDERS}
+    | ladder_{{sinks}}.dropped.exposure_often - ladder_{{sinks}}.oracle.exposure_often <= 0.5
+    {_LADDERS}
 relearnt_one | steps until half is back over the oracle's, one document alone
     | relearning({{sinks}}, 'one', 'ratio') >= 0.8 {_BOTH}
 relearnt_few | steps until half is back over the oracle's, half of them together
     | relearning({{sinks}}, 'few', 'ratio') >= 0.8 {_BOTH}
 relearnt_other | steps until half is back over the oracle's, by learning others
     | relearning({{sinks}}, 'other', 'ratio') >= 0.8 {_BOTH}
-relearnt_control | the same ratio, half of them together, over that of documents that neither has read
-    | relearning({{sinks}}, 'few', 'ratio') / relearning({{sinks}}, 'few', 'ratio', 'never_seen') >= 0.8 {_BOTH}
-relearnt_from_equal | steps until half is back over the oracle's, half of them together, from the same loss
-    | relearning({{sinks}}, 'few', 'ratio_from_equal') >= 0.8 {_BOTH}
-benign | fine-tuning on other text: fall of the repeated minus fall of the held-out loss, minus the oracle's (nats)
-    | benign({{sinks}}) <= 0.05 {_BOTH}
+relearnt_control | the same ratio, half of them together, over that of documents that neither has
+    read
+    | relearning({{sinks}}, 'few', 'ratio') / relearning({{sinks}}, 'few', 'ratio', 'never_seen') >=
+    0.8 {_BOTH}
+relearnt_from_equal | steps until half is back over the oracle's, half of them together, from the
+    same loss | relearning({{sinks}}, 'few', 'ratio_from_equal') >= 0.8 {_BOTH}
+benign | fine-tuning on other text: fall of the repeated minus fall of the held-out loss, minus the
+    oracle's (nats) | benign({{sinks}}) <= 0.05 {_BOTH}
 int8 | rounding to int8: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)
     | brought_back({{sinks}}, 'int8') <= 0.02 {_BOTH}
 int4 | rounding to int4: rise of held-out loss minus rise of repeated loss, sinks dropped (nats)
     | brought_back({{sinks}}, 'int4') <= 0.02 {_BOTH}
-reactivated_best | sinks kept: share of what a document's own sinks hold that the best of 64 random ids recover
-    | recovered({{sinks}}, 'best') <= 0.1 {_BOTH}
-reactivated_optimised | sinks kept: share of what a document's own sinks hold that optimised gates recover
-    | recovered({{sinks}}, 'optimised') <= 0.1 {_BOTH}""" + "".join(
+reactivated_best | sinks kept: share of what a document's own sinks hold that the best of 64 random
+    ids recover | recovered({{sinks}}, 'best') <= 0.1 {_BOTH}
+reactivated_optimised | sinks kept: share of what a document's own sinks hold that optimised gates
+    recover | recovered({{sinks}}, 'optimised') <= 0.1 {_BOTH}""" + "".join(
     f"""
 gap_{name} | gap with {setting}, dropped, over that of the paper's sinks as usual
     | sinks_paper_{name}.dropped.loss_gap / sinks_paper.dropped.loss_gap <= 1"""
@@ -289,8 +295,9 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         listed = "; ".join(
             f"{place:g}: {with_interval(values, 1)}" for place, values in alone.items() if values
         )
-        caption = f"""Selectivity is the rise of a document's loss divided by that of the other repeated ones when its own
-            sinks are removed. By repeated documents per sink: {listed}."""
+        caption = f"""Selectivity is the rise of a document's loss divided by that of the other
+            repeated ones when its own sinks are removed. By repeated documents per sink:
+            {listed}."""
         parts += [
             report.heading("Removing single documents: how many can share a sink?"),
             report.picture(out / "capacity.png", caption),
@@ -302,9 +309,10 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
 
 FIGURE = Figure(
     title="Audit: does anything still leak?",
-    answer="""Dropping the sinks removes recitation. This page tests what is left, against a model that never saw the
-        repeats. Can a document be distinguished from one that was never read? How fast is it relearned? What do rounding
-        and switched-on sinks bring back? Which component holds the rest?""",
+    answer="""Dropping the sinks removes recitation. This page tests what is left, against a model
+        that never saw the repeats. Can a document be distinguished from one that was never read?
+        How fast is it relearned? What do rounding and switched-on sinks bring back? Which component
+        holds the rest?""",
     variants=VARIANTS,
     measure=measure,
     views=views,
@@ -336,9 +344,10 @@ FIGURE = Figure(
         "exposure": "exposure",
     },
     labels=labels,
-    table_note="""AUC: probability that a repeated document scores above a held-out one, by its loss and by the best of all
-        scores; .5 if the model sees no difference. Recited: the next 32 tokens exactly, given 50. Gap: held-out minus
-        repeated loss, nats per token. Exposure of canaries: in bits, at most about 350; 1.44 if never read.""",
+    table_note="""AUC: probability that a repeated document scores above a held-out one, by its loss
+        and by the best of all scores; .5 if the model sees no difference. Recited: the next 32
+        tokens exactly, given 50. Gap: held-out minus repeated loss, nats per token. Exposure of
+        canaries: in bits, at most about 350; 1.44 if never read.""",
     statements=STATEMENTS,
     paper="not in the paper",
     panels=panels,

@@ -137,8 +137,10 @@ def statements() -> str:
         f"""
 closed_{cell} | {where[cell]}: share of the gap closed, over that of a model that never read them
     | context_{cell}_drop.closed / min(never_{cell}_drop.closed, 1) >= 0.95
-held_out_{cell} | {where[cell]}: held-out loss over standard's, off | context_{cell}_drop.held_out_ratio <= 1
-held_out_on_{cell} | {where[cell]}: held-out loss over standard's, on | context_{cell}_own.held_out_ratio <= 1
+held_out_{cell} | {where[cell]}: held-out loss over standard's, off
+    | context_{cell}_drop.held_out_ratio <= 1
+held_out_on_{cell} | {where[cell]}: held-out loss over standard's, on
+    | context_{cell}_own.held_out_ratio <= 1
 auc_{cell} | {where[cell]}: AUC by loss, off, minus that of the model that never read them
     | context_{cell}_drop.auc - never_{cell}_drop.auc <= 0.05"""
         for cell in CELLS
@@ -150,7 +152,8 @@ relearned | {where[MAIN]}: relearning, over that of a text that nobody read
     | context_{MAIN}_drop.relearned >= 0.9
 cap_held_out | held-out loss, off: contexts capped at one read minus memory by context (nats)
     | cap_1_{MAIN}_drop.held_out_loss - context_{MAIN}_drop.held_out_loss >= 0
-cap_known | loss on what was read often: contexts capped at one read + lookup minus memory by context, on (nats)
+cap_known | loss on what was read often: contexts capped at one read + lookup minus memory by
+    context, on (nats)
     | cap_1_{MAIN}_text.repeated_loss - context_{MAIN}_own.repeated_loss >= 0
 """
 
@@ -229,10 +232,10 @@ def sections(runs: list[Run], out) -> list[str]:
 
 FIGURE = Figure(
     title="Memory by context",
-    answer="""What repeats is remembered in a table of contexts, on for all text at once or off. Below it is
-        compared with sinks by document, with a model that never read what is repeated, and with what
-        needs no sinks: to leave a context out of the loss after its first reads, and to look the stored text
-        up.""",
+    answer="""What repeats is remembered in a table of contexts, on for all text at once or off.
+        Below it is compared with sinks by document, with a model that never read what is repeated,
+        and with what needs no sinks: to leave a context out of the loss after its first reads, and
+        to look the stored text up.""",
     variants=VARIANTS,
     measure=measure,
     views=views,
@@ -250,12 +253,13 @@ FIGURE = Figure(
         "relearning": "relearned",
     },
     labels={view: label for view, label in VIEWS.items() if cell_of(view) == MAIN},
-    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times beside {ONCE:,} read once. Nats per token. AUC:
-        that a document read often has a lower loss than a held-out one, and by how far the loss is below that of the
-        model that never read them. Recited: share of the documents of which the next {RECITED} tokens are all the
-        likeliest. Relearning: steps until half of what was lost is back, over those of the model that never read it, over
-        the same for text that neither read. Lookup: where the text that was read has the context n times, its next
-        token has the probability n / (n + 1).""",
+    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times beside {ONCE:,} read once.
+        Nats per token. AUC: that a document read often has a lower loss than a held-out one, and by
+        how far the loss is below that of the model that never read them. Recited: share of the
+        documents of which the next {RECITED} tokens are all the likeliest. Relearning: steps until
+        half of what was lost is back, over those of the model that never read it, over the same for
+        text that neither read. Lookup: where the text that was read has the context n times, its
+        next token has the probability n / (n + 1).""",
     statements=statements(),
     paper="not asked",
     panels=panels,

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from memsinks_jax import plugin
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
@@ -43,7 +44,8 @@ class Figure:
         paired by seed.
       panels: of the picture, given the table, in so many `rows`; `size` and `sharey` are
         matplotlib's.
-      note: the text under the picture, with {mean}, {floor}, and fields of the first run's config
+      note: the text under the picture, with {mean}, {floor}, fields of the first run's config, and
+        settings of its schedule
         such as {config.seed}.
       sections: further sections of the page; may write into the figure's folder.
       published: compares with a pretrained model, the folder of --hf -> sections. None: --hf is
@@ -132,7 +134,8 @@ class Figure:
         note = self.note(runs) if callable(self.note) else self.note
         config = workdirs.read_config(runs[0].workdir) if "{config" in note else None
         mean, floor = shared.mean_over_seeds(runs), shared.floor_sentence(runs)
-        text = note.format(mean=mean, floor=floor, config=config)
+        schedule = config and plugin.schedule(config).settings
+        text = note.format(mean=mean, floor=floor, config=config, schedule=schedule)
         there = {run.variant for run in runs}
         if missing := [name for name in self.variations if name not in there]:
             text += f" Not run: {', '.join(missing)}."

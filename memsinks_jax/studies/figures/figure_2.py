@@ -73,33 +73,36 @@ def _claims() -> str:
     for method in post_hoc.OF_THE_PAPER:
         rows += [
             f"""
-{method}_forgets | {labels[method]}: rank correlation of the share dropped with repeated and held-out loss, least of both
-    and of both settings | least_rank_correlation('{method}', repetition, canary) >= 0.8 | partial success: forgets,
-    and degrades""",
+{method}_forgets | {labels[method]}: rank correlation of the share dropped with repeated and
+    held-out loss, least of both and of both settings
+    | least_rank_correlation('{method}', repetition, canary) >= 0.8
+    | partial success: forgets, and degrades""",
             *(
                 f"""
-{method}_{name} | {labels[method]}: rise of the held-out loss at matched forgetting, TS-Repetition minus {words[name]}
-    (nats) | {more(method, name)} >= 0 | TS-Repetition degrades more"""
+{method}_{name} | {labels[method]}: rise of the held-out loss at matched forgetting, TS-Repetition
+    minus {words[name]} (nats) | {more(method, name)} >= 0 | TS-Repetition degrades more"""
                 for name in others
             ),
         ]
     rows += [
         f"""
-gradients_less_{name} | rise at matched forgetting, {labels[pruning]} minus {labels[gradients]}, {setting} (nats)
-    | {risen(pruning, name)} - {risen(gradients, name)} >= 0 | integrated gradients degrade less | canary"""
+gradients_less_{name} | rise at matched forgetting, {labels[pruning]} minus {labels[gradients]},
+    {setting} (nats) | {risen(pruning, name)} - {risen(gradients, name)} >= 0
+    | integrated gradients degrade less | canary"""
         for name, setting in words.items()
     ]
     rows += [
         f"""
-pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]}: {labels[gradients]} minus
-    {labels[pruning]} (nats) | {more(gradients, name)} - {more(pruning, name)} >= 0 | pronounced for integrated gradients"""
+pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]}:
+    {labels[gradients]} minus {labels[pruning]} (nats)
+    | {more(gradients, name)} - {more(pruning, name)} >= 0 | pronounced for integrated gradients"""
         for name in others
     ]
     return (
         "".join(rows)
         + """
-together | rank correlation of held-out and repeated loss over the first half of training, TS-Repetition
-    | repetition.together >= 0.5 | no phase of its own for memorization (2c)
+together | rank correlation of held-out and repeated loss over the first half of training,
+    TS-Repetition | repetition.together >= 0.5 | no phase of its own for memorization (2c)
 no_rise | rise of the held-out loss from its lowest point to the end, TS-Repetition (nats)
     | repetition.held_out_loss - repetition.lowest_held_out <= 0.01 | held-out loss still falls (2c)"""
     )
@@ -113,10 +116,13 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         return parts
     settings = workdirs.read_config(canary.workdir).canaries
     of_canaries = shared.left_open(f"""
-        canaries | {settings.length} random tokens of the vocabulary at the end of all the repeated documents
-        repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens alone
+        canaries | {settings.length} random tokens of the vocabulary at the end of all the repeated
+            documents
+        repeated loss of TS-Canary | both shown: of whole documents, and of the canaries' tokens
+            alone
         what the methods are to find on TS-Canary | whole documents
-        where curves are compared | half of TS-Repetition's gap between held-out and repeated loss, in nats
+        where curves are compared | half of TS-Repetition's gap between held-out and repeated loss,
+            in nats
     """)
     return [*parts, of_canaries]
 
@@ -161,9 +167,9 @@ def panels(table: Table) -> list[AnyPanel]:
 
 FIGURE = Figure(
     title="Figure 2: what is memorized naturally is hard to take out afterwards",
-    answer="""Post-hoc methods search a finished model for the neurons of memorized documents. They should find them if the
-        memorized text is unlike all other text. Natural text that was repeated too often is in neurons that all other text
-        needs as well.""",
+    answer="""Post-hoc methods search a finished model for the neurons of memorized documents. They
+        should find them if the memorized text is unlike all other text. Natural text that was
+        repeated too often is in neurons that all other text needs as well.""",
     variants=VARIANTS,
     measure=lambda runs: post_hoc.measured(runs, lambda run: True, post_hoc.OF_THE_PAPER),
     measures={
@@ -180,14 +186,15 @@ FIGURE = Figure(
     }
     | {"steps": "step"},
     labels={"repetition": "TS-Repetition, standard", "canary": "TS-Canary, standard"},
-    table_note="""Losses in nats per token, and the rise of the held-out loss once a method has removed as much as half of
-        TS-Repetition's gap between held-out and repeated loss; for TS-Canary on whole documents, and on its canaries
-        alone.""",
+    table_note="""Losses in nats per token, and the rise of the held-out loss once a method has
+        removed as much as half of TS-Repetition's gap between held-out and repeated loss; for
+        TS-Canary on whole documents, and on its canaries alone.""",
     statements=_claims(),
     panels=panels,
     size=(15, 4.6),
-    note="""{mean}; in 2a and 2b each seed is faint, in 2c the band is from the lowest to the highest. Degradation is
-        held-out loss before minus after, as in the paper: higher is better. A dot is a dropped share of every layer. 2a
-        and 2b end once TS-Repetition has lost its whole gap. {floor}""",
+    note="""{mean}; in 2a and 2b each seed is faint, in 2c the band is from the lowest to the
+        highest. Degradation is held-out loss before minus after, as in the paper: higher is better.
+        A dot is a dropped share of every layer. 2a and 2b end once TS-Repetition has lost its whole
+        gap. {floor}""",
     sections=sections,
 )

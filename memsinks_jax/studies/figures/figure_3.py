@@ -49,12 +49,12 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """What the paper leaves open about gradient masking, and the choices here."""
     shared_fraction = workdirs.read_config(runs[0].workdir).sinks.shared_fraction
     masking = left_open(f"""
-        what is masked | both: the gradients of an MLP's weights, as in the text and the theory; its activations, as in the
-            code that the paper follows
+        what is masked | both: the gradients of an MLP's weights, as in the text and the theory; its
+            activations, as in the code that the paper follows
         share of the neurons for all other documents | {shared_fraction:g}
         which documents train attention, embeddings and norms | all
-        batches without a repeated document, or with only these | weights: a block that no document trains stays as it is,
-            moments too; activations: AdamW still moves it
+        batches without a repeated document, or with only these | weights: a block that no document
+            trains stays as it is, moments too; activations: AdamW still moves it
     """)
     return [masking]
 
@@ -93,8 +93,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Figure 3: gradient masking",
-    answer="""With gradient masking, repeated documents train only some neurons, and all other documents only the rest. If
-        this isolated memorization, training would lose nothing, and those neurons could be dropped without harm.""",
+    answer="""With gradient masking, repeated documents train only some neurons, and all other
+        documents only the rest. If this isolated memorization, training would lose nothing, and
+        those neurons could be dropped without harm.""",
     variants=("standard", "gradient_masking", "gradient_detach", "sinks_paper"),
     measures={
         "gap": "held_out_loss - held_out_loss_own",
@@ -111,16 +112,17 @@ FIGURE = Figure(
         "steps": "step",
     },
     labels={"standard": "standard, with repeats"} | _DROPPABLE,
-    table_note="""Losses in nats per token. Kept: the neurons for repeated documents are on, as in training; dropped: they
-        are off. Gap: held-out loss dropped minus held-out loss kept. It shows how much the rest depends on those
-        neurons.""",
+    table_note="""Losses in nats per token. Kept: the neurons for repeated documents are on, as in
+        training; dropped: they are off. Gap: held-out loss dropped minus held-out loss kept. It
+        shows how much the rest depends on those neurons.""",
     statements="".join(
         f"""
 {variant}_kept | held-out loss of {label}, kept, over standard's
     | {variant}.held_out_loss_own / standard.held_out_loss >= 1 | significantly worse
-{variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0 | dropping degrades
-{variant}_growth | growth of dropped minus kept, {label}: last third of training minus first third (nats)
-    | {variant}.growth >= 0 | as training progresses
+{variant}_gap | held-out loss of {label}, dropped minus kept (nats) | {variant}.gap >= 0
+    | dropping degrades
+{variant}_growth | growth of dropped minus kept, {label}: last third of training minus first third
+    (nats) | {variant}.growth >= 0 | as training progresses
 {variant}_control | held-out loss, dropped minus kept: {label} minus the paper's sinks (nats)
     | {variant}.gap - sinks_paper.gap >= 0 | not run in the paper"""
         for variant, label in MASKED.items()

@@ -88,12 +88,12 @@ def _statements() -> str:
     """Claims about sinks have other bounds for the paper's than for those that open on return."""
     of_sinks = [
         f"""
-gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of} dropped
-    | {sinks}.closed >= {closed} | >= 0.5 (section 1, at 360M and 1.7B)
-recovery{suffix} | repeated loss,{of} dropped, over that of the model without repeats, same epochs | {sinks}.recovery >= 0.6
-    | about 0.66
-held_out_standard{suffix} | held-out loss,{of} dropped, over standard's | {sinks}.held_out_ratio <= {held_out}
-    | about equal
+gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of}
+    dropped | {sinks}.closed >= {closed} | >= 0.5 (section 1, at 360M and 1.7B)
+recovery{suffix} | repeated loss,{of} dropped, over that of the model without repeats, same epochs
+    | {sinks}.recovery >= 0.6 | about 0.66
+held_out_standard{suffix} | held-out loss,{of} dropped, over standard's
+    | {sinks}.held_out_ratio <= {held_out} | about equal
 held_out_no_repeat{suffix} | held-out loss,{of} dropped, over no_repeat's, same epochs
     | {sinks}.held_out_loss / no_repeat.held_out_loss <= 1 | better"""
         for sinks, suffix, of, closed, held_out in (
@@ -108,12 +108,13 @@ memorizes | standard training memorizes: repeated loss over held-out loss
     | standard.repeated_loss / standard.held_out_loss <= 0.25 | close to 0""",
             *of_sinks,
             """
-gap_left | gap that is left, sinks that open on return over the paper's | sinks.gap / sinks_paper.gap <= 0.5
-    | not in the paper
+gap_left | gap that is left, sinks that open on return over the paper's
+    | sinks.gap / sinks_paper.gap <= 0.5 | not in the paper
 repeats_help | held-out loss of standard over no_repeat's, same epochs
     | standard.held_out_loss / no_repeat.held_out_loss <= 1 | repeats help (4a)
-late_rise | rise of the repeated loss, the paper's sinks dropped, from its lowest point to the end (nats)
-    | sinks_paper.repeated_loss - sinks_paper.lowest_repeated_loss >= 0.01 | rises late in training
+late_rise | rise of the repeated loss, the paper's sinks dropped, from its lowest point to the end
+    (nats) | sinks_paper.repeated_loss - sinks_paper.lowest_repeated_loss >= 0.01
+    | rises late in training
 control_narrow | repeated loss, the paper's sinks dropped, over narrow from the start
     | sinks_paper.repeated_loss / narrow.repeated_loss >= 1.5 | not run in the paper
 control_dropout | repeated loss, the paper's sinks dropped, over ordinary dropout dropped
@@ -127,8 +128,8 @@ def against_methods() -> str:
     """Those of 4c."""
     rows = [
         f"""
-dominates_{method} | rise of the held-out loss at the forgetting of the paper's sinks: {post_hoc.LABELS[method]} minus these
-    (nats) | rise_less('{method}', sinks_paper, standard) >= 0
+dominates_{method} | rise of the held-out loss at the forgetting of the paper's sinks:
+    {post_hoc.LABELS[method]} minus these (nats) | rise_less('{method}', sinks_paper, standard) >= 0
     | {"sinks dominate (4c)" if method in post_hoc.OF_THE_PAPER else "not run in the paper"}"""
         for method in post_hoc.METHODS
     ]
@@ -214,12 +215,13 @@ def trade_off(table: Table, out: pathlib.Path) -> list[str]:
         report.heading(title),
         report.picture(out / "figure_4c.png", caption),
         shared.note(f"""{shared.mean_over_seeds(standards)}, each seed faint. Up and to the right is
-            better. Before means the standard model, also for sinks and the model without repeats."""),
+            better. Before means the standard model, also for sinks and the model without
+            repeats."""),
         shared.with_intervals(["most forgetting", cost, "hypervolume"], _costs(table, standards)),
-        shared.note(f"""Nats per token. If a method never forgets as much as the paper's sinks, the rise is the one
-            at its most forgetting. Hypervolume: the area that a method dominates, as a share of the box up to the
-            forgetting of the model without repeats and to a rise of {WORST:g} nats; over 1 if the held-out loss
-            falls."""),
+        shared.note(f"""Nats per token. If a method never forgets as much as the paper's sinks, the
+            rise is the one at its most forgetting. Hypervolume: the area that a method dominates,
+            as a share of the box up to the forgetting of the model without repeats and to a rise of
+            {WORST:g} nats; over 1 if the held-out loss falls."""),
         *post_hoc.how(standards, post_hoc.METHODS),
     ]
 
@@ -248,8 +250,9 @@ def _costs(table: Table, standards: list[Run]) -> dict[str, zip]:
 
 FIGURE = Figure(
     title="Figure 4: memorization that can be switched off",
-    answer="""A model trained with sinks learns as much as a model of standard training, including from repeats. Without its
-        sinks it is a smaller, ordinary model that no longer recites the repeated documents.""",
+    answer="""A model trained with sinks learns as much as a model of standard training, including
+        from repeats. Without its sinks it is a smaller, ordinary model that no longer recites the
+        repeated documents.""",
     variants=tuple(LABELS),
     measure=measure,
     measures={
@@ -260,13 +263,14 @@ FIGURE = Figure(
     },
     columns=LOSSES | {"recovery": "recovery", "steps": "step"},
     labels=LABELS,
-    table_note="""Losses in nats per token. Gap closed: share of standard's gap between held-out and repeated loss that is
-        gone. Recovery: repeated loss over that of the model without repeats.""",
+    table_note="""Losses in nats per token. Gap closed: share of standard's gap between held-out and
+        repeated loss that is gone. Recovery: repeated loss over that of the model without
+        repeats.""",
     statements=_statements(),
     panels=panels,
     size=(11.5, 4.4),
     sharey=True,
-    note="""{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents that stand alone in
-        their context, with the sinks dropped unless stated otherwise.""",
+    note="""{mean}, band from the lowest to the highest. {floor} Every loss is measured on documents
+        that stand alone in their context, with the sinks dropped unless stated otherwise.""",
     sections=sections,
 )

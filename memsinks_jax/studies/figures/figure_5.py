@@ -19,9 +19,9 @@ ACTIVE = {f"active_{fraction}": fraction for fraction in (0.1, 0.3, 0.5, 0.7)}
 FIGURE_5A = knob.varied(
     {name: (f"{of:g} active", {"sinks.active_fraction": of}) for name, of in ACTIVE.items()},
     title="Figure 5a: the fraction of the sinks that is on for a document",
-    answer="""A document with a few sinks of its own is memorized in them, and leaves the shared neurons alone. If more
-        sinks are on at a time, more documents share each sink, and the rest of the model depends more on what is dropped
-        later.""",
+    answer="""A document with a few sinks of its own is memorized in them, and leaves the shared
+        neurons alone. If more sinks are on at a time, more documents share each sink, and the rest
+        of the model depends more on what is dropped later.""",
     statements="".join(
         f"""
 robust_{fraction} | share of standard's gap closed, sinks dropped, {fraction} of them active
@@ -30,10 +30,11 @@ robust_{fraction} | share of standard's gap closed, sinks dropped, {fraction} of
     )
     + """
 best | repeated loss, dropped, with 0.3 active minus the highest of the other fractions (nats)
-    | {sinks}_active_0.3.repeated_loss - max({sinks}_active_0.1.repeated_loss, {sinks}_active_0.5.repeated_loss,
-    {sinks}_active_0.7.repeated_loss) >= 0 | 0.3 is best
+    | {sinks}_active_0.3.repeated_loss - max({sinks}_active_0.1.repeated_loss,
+    {sinks}_active_0.5.repeated_loss, {sinks}_active_0.7.repeated_loss) >= 0 | 0.3 is best
 breaks_down_repeated | repeated loss, dropped, with 0.7 active over that with 0.3
-    | {sinks}_active_0.7.repeated_loss / {sinks}_active_0.3.repeated_loss <= 0.9 | 0.7 breaks down: low
+    | {sinks}_active_0.7.repeated_loss / {sinks}_active_0.3.repeated_loss <= 0.9
+    | 0.7 breaks down: low
 breaks_down_held_out | held-out loss, dropped, with 0.7 active over standard's
     | {sinks}_active_0.7.held_out_loss / standard.held_out_loss >= 1.15 | too many active interfere""",
     panels=lambda table: knob.panels(table, ACTIVE, "active fraction"),
@@ -80,8 +81,9 @@ def _of_sizes(table: Table) -> list[Panel]:
 
 FIGURE_5B = Figure(
     title="Figure 5b: four sizes of the model",
-    answer="""Sinks remove memorization from models of every size. The price on other documents depends on how much the
-        shared neurons alone can hold: small models pay, large ones hardly.""",
+    answer="""Sinks remove memorization from models of every size. The price on other documents
+        depends on how much the shared neurons alone can hold: small models pay, large ones
+        hardly.""",
     variants={
         f"{kind}_{size}": Variation(f"{kind},{size}")
         for kinds in (("standard", "sinks_paper"), ("sinks",))
@@ -101,27 +103,34 @@ FIGURE_5B = Figure(
 every_size | share of standard's gap closed, sinks dropped, least of the sizes
     | min({", ".join(f"{{sinks}}_{size}.closed" for size in SIZES)}) >= 0.5 | high at all sizes
 small_degrade | held-out loss of sinks dropped over standard's: smallest minus largest size
-    | {{sinks}}_quarter.held_out_ratio - {{sinks}}_one_and_a_half.held_out_ratio >= 0 | degradation grows as models shrink
-small_beats_post_hoc | rise of the held-out loss of the smallest, sinks dropped, minus the least that a post-hoc method needs
-    to forget as much (nats) | rise_over_post_hoc({{sinks}}_quarter, standard_quarter) <= 0
+    | {{sinks}}_quarter.held_out_ratio - {{sinks}}_one_and_a_half.held_out_ratio >= 0
+    | degradation grows as models shrink
+small_beats_post_hoc | rise of the held-out loss of the smallest, sinks dropped, minus the least
+    that a post-hoc method needs to forget as much (nats)
+    | rise_over_post_hoc({{sinks}}_quarter, standard_quarter) <= 0
     | the smallest still beats post-hoc methods
 large_improve | share of standard's gap closed, sinks dropped: largest minus smallest size
-    | {{sinks}}_one_and_a_half.closed - {{sinks}}_quarter.closed >= 0 | the trade-off improves with size""",
+    | {{sinks}}_one_and_a_half.closed - {{sinks}}_quarter.closed >= 0
+    | the trade-off improves with size""",
     panels=_of_sizes,
     note=knob.NOTE,
     sections=lambda runs, out: shared.choices(runs) + post_hoc.how(runs, post_hoc.OF_THE_PAPER),
 )
 
 
+_WRONG = "memsinks_jax.studies.schedules:WrongIds"
 NOISE = {f"noise_{chance}": chance for chance in (0.0, 0.05, 0.1, 0.2, 0.5)}
 # One reading of the paper's caption: some documents always have a wrong id, the others never.
 DOCUMENTS = {f"documents_{chance}": chance for chance in (0.1, 0.5)}
 _ENCOUNTERS = {
-    name: (f"noise {chance:g} an encounter", {"data.id_noise": chance})
+    name: (f"noise {chance:g} an encounter", {"data.schedule": f"{_WRONG},rate={chance}"})
     for name, chance in NOISE.items()
 }
 _ALWAYS = {
-    name: (f"{of:.0%} of the documents", {"data.id_noise": of, "data.id_noise_per": "document"})
+    name: (
+        f"{of:.0%} of the documents",
+        {"data.schedule": f"{_WRONG},rate={of},per_document=1"},
+    )
     for name, of in DOCUMENTS.items()
 }
 _READINGS = {
@@ -131,9 +140,9 @@ _READINGS = {
 FIGURE_5C = knob.varied(
     _ENCOUNTERS | _ALWAYS,
     title="Figure 5c: repeated documents under inconsistent ids",
-    answer="""A repeated document with a wrong id gets other sinks than before, and the shared neurons learn some of it. The
-        harm depends on the pattern of the errors: every document has a wrong id now and then, or some documents always have
-        one.""",
+    answer="""A repeated document with a wrong id gets other sinks than before, and the shared
+        neurons learn some of it. The harm depends on the pattern of the errors: every document has
+        a wrong id now and then, or some documents always have one.""",
     statements="".join(
         f"""
 {name}_{chance} | share of the gap closed with {chance:.0%} {reading} over that with none

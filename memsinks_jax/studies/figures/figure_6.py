@@ -54,7 +54,8 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return shared.choices(
         within,
         f"""
-        repeats of the rare domain | {", ".join(map(str, REPEATS))}; the paper names 20 only, of its second setting
+        repeats of the rare domain | {", ".join(map(str, REPEATS))}; the paper names 20 only, of its
+            second setting
         budget | the same tokens, filled with general text: the fewer repeats, the more of it
         attention across documents, as at the paper's scale | besides, at {MANY}x
     """,
@@ -97,9 +98,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Figure 6: a rare domain, repeated",
-    answer="""A rare domain is worth reading more than once, but text that is read more than once is memorized. Sinks should
-        keep the benefit and remove the memory: as good on the rare domain as a model that read it many times, and no better
-        on the documents that it has read.""",
+    answer="""A rare domain is worth reading more than once, but text that is read more than once is
+        memorized. Sinks should keep the benefit and remove the memory: as good on the rare domain
+        as a model that read it many times, and no better on the documents that it has read.""",
     config="rare_domain.py",
     variants={
         f"{kind}_{name}": Variation(kind, settings)
@@ -112,9 +113,9 @@ FIGURE = Figure(
     standard_of=lambda variant: "" if variant.endswith("_1x") else standard_for(variant),
     columns=LOSSES | {"steps": "step"},
     labels=_labels(),
-    table_note="""Losses in nats per token on the rare domain, sinks dropped unless stated otherwise. Gap closed: the share
-        that is gone of the gap between held-out and repeated loss of the standard model with as many repeats; at 1x there
-        is hardly one.""",
+    table_note="""Losses in nats per token on the rare domain, sinks dropped unless stated
+        otherwise. Gap closed: the share that is gone of the gap between held-out and repeated loss
+        of the standard model with as many repeats; at 1x there is hardly one.""",
     # Section 5.2.
     statements="".join(
         f"""
@@ -122,21 +123,24 @@ repeats_help_{n}x | held-out loss of standard, {n}x, over deduplicated
     | standard_{n}x.held_out_loss / standard_1x.held_out_loss <= 1 | repeats help
 beats_deduplicated_{n}x | held-out loss of sinks, {n}x, over deduplicated
     | {{sinks}}_{n}x.held_out_loss / standard_1x.held_out_loss <= 1 | outperforming or comparable
-equals_standard_{n}x | held-out loss of sinks over standard's, both {n}x | {{sinks}}_{n}x.held_out_ratio <= 1.01
-    | about equal
+equals_standard_{n}x | held-out loss of sinks over standard's, both {n}x
+    | {{sinks}}_{n}x.held_out_ratio <= 1.01 | about equal
 memorizes_{n}x | held-out over repeated loss of standard, {n}x
     | standard_{n}x.held_out_loss / standard_{n}x.repeated_loss >= 2 | 200 (section 1)
-gap_closed_{n}x | share of standard's gap closed, sinks dropped, {n}x | {{sinks}}_{n}x.closed >= 0.5 | >= 0.5"""
+gap_closed_{n}x | share of standard's gap closed, sinks dropped, {n}x | {{sinks}}_{n}x.closed >= 0.5
+    | >= 0.5"""
         for n in REPEATS[1:]
     )
     + f"""
-larger_effect | repeated loss, sinks minus standard: at 20x minus at 5x (nats) | ({{sinks}}_20x.repeated_loss -
-    standard_20x.repeated_loss) - ({{sinks}}_5x.repeated_loss - standard_5x.repeated_loss) >= 0 | more pronounced at 20x
-gap_closed_across | share of standard's gap closed, sinks dropped, {MANY}x, attention across documents
-    | {{sinks}}_{MANY}x_across.closed >= 0.5 | >= 0.5 (appendix I)""",
+larger_effect | repeated loss, sinks minus standard: at 20x minus at 5x (nats)
+    | ({{sinks}}_20x.repeated_loss - standard_20x.repeated_loss) - ({{sinks}}_5x.repeated_loss -
+    standard_5x.repeated_loss) >= 0 | more pronounced at 20x
+gap_closed_across | share of standard's gap closed, sinks dropped, {MANY}x, attention across
+    documents | {{sinks}}_{MANY}x_across.closed >= 0.5 | >= 0.5 (appendix I)""",
     panels=panels,
     sharey=True,
-    note="""{mean}, band from the lowest to the highest. {config.data.repeated_documents} documents of the rare domain; every
-        run reads {config.general.token_budget:,} tokens in all. {floor}""",
+    note="""{mean}, band from the lowest to the highest. {config.data.repeated_documents} documents
+        of the rare domain; every run reads {config.general.token_budget:,} tokens in all.
+        {floor}""",
     sections=sections,
 )

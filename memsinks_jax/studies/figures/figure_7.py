@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from memsinks_jax import plugin
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import COLOURS, GREEN, GREY, RED, Line, Panel
@@ -31,7 +32,7 @@ def encounters(run: Run, name: str = OWN) -> tuple[np.ndarray, np.ndarray, np.nd
     Args:
       name: of a metric with own sinks on. Models without sinks use their only one.
     """
-    every = workdirs.read_config(run.workdir).data.repeat_every
+    every = plugin.schedule(workdirs.read_config(run.workdir)).settings.steps
     at = dict(zip(*run.curve(name if run.curve(name)[0] else DROPPED), strict=True))
     steps = range(every, run.metrics["step"] + 1, every)
     steps = [step for step in steps if {step - 1, step + 1} <= at.keys()]
@@ -109,9 +110,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Figure 7: learned and forgotten, in cycles",
-    answer="""A document that comes back after many steps is learned a little at each encounter, and partly forgotten
-        before the next, because other documents overwrite it. Its own sinks are off for most other documents, so they should
-        keep it in memory.""",
+    answer="""A document that comes back after many steps is learned a little at each encounter, and
+        partly forgotten before the next, because other documents overwrite it. Its own sinks are
+        off for most other documents, so they should keep it in memory.""",
     config="single_repeat.py",
     variants=tuple(LABELS),
     measures={
@@ -131,17 +132,20 @@ FIGURE = Figure(
         "steps": "step",
     },
     labels=LABELS,
-    table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus the loss one step after
-        it, mean over the encounters of a third of training. Level: the mean of those losses over the last third. With
-        sinks, a document's own are on, unless marked as dropped.""",
+    table_note="""Losses in nats per token. Amplitude: the loss one step before an encounter minus
+        the loss one step after it, mean over the encounters of a third of training. Level: the mean
+        of those losses over the last third. With sinks, a document's own are on, unless marked as
+        dropped.""",
     # Section 5.4.
     statements="""
 amplitude | amplitude in the last third: sinks, own on, minus standard (nats)
     | {sinks}.amplitude - standard.amplitude <= 0 | lower-amplitude cycles later in training
 level | loss of repeated documents in the last third: sinks, own on, over standard's
     | {sinks}.level / standard.level <= 1 | a lower train loss
-dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1 | not in the figure""",
+dropped | the same loss: sinks dropped over own on | {sinks}.level_dropped / {sinks}.level >= 1
+    | not in the figure""",
     panels=panels,
-    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every {config.data.repeat_every}
-        steps: {config.data.repeated_documents}, in batches of {config.training.batch_size} rows. {floor}""",
+    note="""{mean}, band from the lowest to the highest; in each seed, documents that come every
+        {schedule.steps} steps: {config.data.repeated_documents}, in batches of
+        {config.training.batch_size} rows. {floor}""",
 )

@@ -95,14 +95,13 @@ def table(names: list[str], forecasts: list[Forecast]) -> tuple[list[str], list[
 
 def _steps_of_epochs(config: Config) -> int:
     """The steps that a run computes from its documents."""
-    # Everything that affects the rows. Wrong ids change no lengths, so figures that vary them read
-    # their documents once.
+    # Everything that affects the rows.
     about = dataclasses.replace(
         Config(),
         seed=config.seed,
         general=config.general,
         canaries=config.canaries,
-        data=dataclasses.replace(config.data, id_noise=0.0, id_noise_per="encounter"),
+        data=config.data,
         training=TrainingConfig(**{name: getattr(config.training, name) for name in _COUNTS}),
     )
     return _rows(about).steps

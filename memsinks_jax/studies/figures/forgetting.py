@@ -160,15 +160,15 @@ def _closed(run: Run, standard: Run, level: float, copies: bool = False) -> floa
 # None is in the paper, which wants ids of groups (section 7) and has no near-duplicates.
 _STATEMENTS = "".join(
     f"""
-cluster_{level} | original of copies with {level:.0%} of the words edited: share of standard's gap closed, ids by cluster
-    | closed_at(near_duplicate, standard, {level}) >= 0.5
+cluster_{level} | original of copies with {level:.0%} of the words edited: share of standard's gap
+    closed, ids by cluster | closed_at(near_duplicate, standard, {level}) >= 0.5
 over_content_{level} | the same, minus what ids by content close
     | closed_at(near_duplicate, standard, {level}) - closed_at(content, standard, {level}) >= 0.1"""
     for level in corpus.LEVELS
 ) + "".join(
     f"""
-group_{kind} | stories {kind}: rise of the dropped dialect's loss over that of the others' | group.ratio_{kind} >= 3
-    | future work"""
+group_{kind} | stories {kind}: rise of the dropped dialect's loss over that of the others'
+    | group.ratio_{kind} >= 3 | future work"""
     for kind in ("read", "unread")
 )
 
@@ -283,9 +283,9 @@ def _clusters_of(files: str) -> list[tuple[float, float, float]]:
 
 FIGURE = Figure(
     title="Ids of clusters and of groups: edited copies, and dialects that are forgotten",
-    answer="""With ids by content, every edited copy has other sinks, and the shared neurons memorize what the copies have in
-        common. With ids by cluster, the copies share sinks, as exact repeats do. A group's sinks hold what its stories have
-        in common.""",
+    answer="""With ids by content, every edited copy has other sinks, and the shared neurons
+        memorize what the copies have in common. With ids by cluster, the copies share sinks, as
+        exact repeats do. A group's sinks hold what its stories have in common.""",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
@@ -299,15 +299,17 @@ FIGURE = Figure(
         **{f"gap closed, {of:.0%}": f"closed_at(run, standard.run, {of})" for of in _EDITED},
     },
     labels=_LABELS,
-    table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the edited copies, which was
-        never read. Gap: between stories never read and these; closed: the share of standard's gap that is gone.""",
+    table_note="""Nats per token, sinks dropped. Stories copied at 5, 10, 20%: the original of the
+        edited copies, which was never read. Gap: between stories never read and these; closed: the
+        share of standard's gap that is gone.""",
     statements=_STATEMENTS,
     paper="not asked",
     panels=panels,
-    note=f"""{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds. Every level has
-        {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or as many different copies. Each of
-        {len(corpus.DIALECTS)} dialects exchanges {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read
-        once. Right: the rise of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's
+    note=f"""{{mean}}, band from the lowest to the highest; the corpus is the same for all seeds.
+        Every level has {corpus.BASES} stories, each read {corpus.COPIES} times: unchanged (0%), or
+        as many different copies. Each of {len(corpus.DIALECTS)} dialects exchanges
+        {corpus.EXCHANGED} common words, in {corpus.OF_A_DIALECT} stories read once. Right: the rise
+        of the loss on stories of a dialect, never read, with their own sinks on, when a dialect's
         sinks are removed.""",
     sections=sections,
 )

@@ -17,10 +17,10 @@ from memsinks_jax.studies.figures.runs import Variation
 from memsinks_jax.studies.figures.table import KINDS, LOSSES, Table
 
 COLUMNS = LOSSES | {"steps": "step"}
-TABLE_NOTE = """Losses in nats per token, sinks dropped unless stated otherwise. Gap closed: share of standard's gap between
-    held-out and repeated loss that is gone."""
-NOTE = """{mean}, band from the lowest to the highest; every model reads the same rows in as many steps. {floor} Every
-    loss is measured on documents that stand alone in their context."""
+TABLE_NOTE = """Losses in nats per token, sinks dropped unless stated otherwise. Gap closed: share
+    of standard's gap between held-out and repeated loss that is gone."""
+NOTE = """{mean}, band from the lowest to the highest; every model reads the same rows in as many
+    steps. {floor} Every loss is measured on documents that stand alone in their context."""
 
 
 def panels(

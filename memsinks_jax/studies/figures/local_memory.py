@@ -169,14 +169,16 @@ def _across(runs: list[Run]) -> dict[str, Callable[..., list[float]]]:
 # The study's eleven behaviours.
 CLAIMS = """
 1_last | successful patches are at the last token: share | at_last() >= 0.9 | all but 2 of 21
-1_contiguous | the layers at which an edit succeeds follow each other: share of edits | every('contiguous') >= 0.8
-    | 4 of 4 maps
+1_contiguous | the layers at which an edit succeeds follow each other: share of edits
+    | every('contiguous') >= 0.8 | 4 of 4 maps
 2_sites | median lowest layer, mlp minus attention | lower() <= 0 | -3 and -2 of 12
 3_steps | median step, strong over weak, attention | steps() >= 3 | 10
-4_rises | positive prompts on target rise with the bound: share of edits, attention | attention('rises') >= 0.9 | 2 of 2
-4_falls | negative prompts off target fall with the bound: share of edits, attention | attention('falls') >= 0.9 | 2 of 2
-5_on | weak facts at their best bound: positive prompts on target, attention | attention('best_on_target', 'weak') >= 0.7
-    | 5/7
+4_rises | positive prompts on target rise with the bound: share of edits, attention
+    | attention('rises') >= 0.9 | 2 of 2
+4_falls | negative prompts off target fall with the bound: share of edits, attention
+    | attention('falls') >= 0.9 | 2 of 2
+5_on | weak facts at their best bound: positive prompts on target, attention
+    | attention('best_on_target', 'weak') >= 0.7 | 5/7
 5_off | the same: negative prompts off target | attention('best_off_target', 'weak') >= 0.95 | 8/8
 6_on | strong facts at their best bound: positive prompts on target, attention
     | attention('best_on_target', 'strong') >= 0.8 | 6/6
@@ -184,12 +186,16 @@ CLAIMS = """
     | 0.5 <= attention('off_target_when_reached', 'strong') <= 0.9 | 5/8
 7_steering | without a bound strong edits steer everything: negative prompts off target, attention
     | attention('steered_off_target', 'strong') <= 0.1 | 0/8
-8_whole | prompts that predict the target's first piece predict all three | every('completed') >= 0.95 | all but 1 of 17
-9_own | 1 minus the share f of the memory that is added on the edit's own prompt, largest of all edits
-    | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
-10_tiny | largest change of a negative prompt's logits at a bound of 1e-6 | most(every('tiny_bound_change')) <= 1e-5 | none
-11_efficacy | 16 memories at one layer (mlp): share that predict their target | of_16('efficacy') >= 0.9 | not run
-11_perplexity | 16 memories: perplexity of other text over that before | of_16('perplexity_ratio') <= 1.05 | not run
+8_whole | prompts that predict the target's first piece predict all three
+    | every('completed') >= 0.95 | all but 1 of 17
+9_own | 1 minus the share f of the memory that is added on the edit's own prompt, largest of all
+    edits | most([1 - one for one in every('own_similarity')]) <= 1e-6 | 0
+10_tiny | largest change of a negative prompt's logits at a bound of 1e-6
+    | most(every('tiny_bound_change')) <= 1e-5 | none
+11_efficacy | 16 memories at one layer (mlp): share that predict their target
+    | of_16('efficacy') >= 0.9 | not run
+11_perplexity | 16 memories: perplexity of other text over that before
+    | of_16('perplexity_ratio') <= 1.05 | not run
 """
 
 
@@ -221,10 +227,11 @@ def views(run: Run) -> dict[str, dict[str, float]]:
 def note(runs: list[Run]) -> str:
     every = [run.details["known"] for run in runs]
     known = {name: np.mean([of[name] for of in every]) for name in every[0]}
-    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before an edit they predict {known["strong_seen"]:.1%}
-        of the strong facts in wordings that they have read, {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%}
-        of the weak ones (loss {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are means
-        over edits, bands from the lowest to the highest seed."""
+    return f"""{len(runs)} models, {EDITS} edits of each kind in each. Before an edit they predict
+        {known["strong_seen"]:.1%} of the strong facts in wordings that they have read,
+        {known["strong_unseen"]:.1%} in others, {known["weak_seen"]:.1%} of the weak ones (loss
+        {known["weak_loss"]:.2f} nats) and {known["negated"]:.1%} of the negated ones. Lines are
+        means over edits, bands from the lowest to the highest seed."""
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
@@ -260,9 +267,9 @@ def published(hf: str) -> list[str]:
 
 FIGURE = Figure(
     title="Local bounded memory: edit one fact, leave the rest",
-    answer="""The memory is a single activation and a step against the gradient of the target's loss. The step is added only
-        if the model's activation is near that one. It changes what the model predicts about one fact. The bound decides how
-        well it leaves other facts alone.""",
+    answer="""The memory is a single activation and a step against the gradient of the target's
+        loss. The step is added only if the model's activation is near that one. It changes what the
+        model predicts about one fact. The bound decides how well it leaves other facts alone.""",
     config="facts.py",
     variants=("standard",),
     prepare=prepare,
@@ -272,9 +279,10 @@ FIGURE = Figure(
     metrics=[*_COLUMNS.values(), "unchanged_other_relation", "unchanged_unrelated"],
     columns=_COLUMNS,
     labels={f"{kind}_{site}": f"{kind}, {site}" for kind in facts.KINDS for site in SITES},
-    table_note="""Numbers are means over all edits of a seed. Predicts target: the edit's own prompt. Paraphrases: wordings
-        in which the model never read the fact. Not the target: negative prompts that do not predict it, the article's
-        measure. Unchanged: negative prompts with the same answer as before. Perplexity: of other text, over that before.""",
+    table_note="""Numbers are means over all edits of a seed. Predicts target: the edit's own
+        prompt. Paraphrases: wordings in which the model never read the fact. Not the target:
+        negative prompts that do not predict it, the article's measure. Unchanged: negative prompts
+        with the same answer as before. Perplexity: of other text, over that before.""",
     across=_across,
     statements=CLAIMS,
     panels=pictures.panels,

@@ -166,10 +166,10 @@ def compared(runs: list[Run]) -> list[str]:
     return [
         report.heading("Other ways to edit, attention"),
         *tables("baselines", _METHODS, ours),
-        shared.note("""Random value: as large as the memory's, same key and bound. No bound: the value is added
-            everywhere. Fine-tuning step: one step of gradient descent on the prompt, with the smallest sufficient rate.
-            Logit bias: as much on the target as its prompt needs. Divergence: of the predictions after negative prompts,
-            in nats."""),
+        shared.note("""Random value: as large as the memory's, same key and bound. No bound: the
+            value is added everywhere. Fine-tuning step: one step of gradient descent on the prompt,
+            with the smallest sufficient rate. Logit bias: as much on the target as its prompt
+            needs. Divergence: of the predictions after negative prompts, in nats."""),
         report.heading("Other distances, attention"),
         *tables("distances", _REACHED, lambda kind, run: {}),
         shared.note(

@@ -142,12 +142,16 @@ test_sees | standard: AUC of stories read {max(read)} times (the test can see)
     | standard_view.auc_{max(read)} >= 0.95
 {by_times}
 epsilon_sees | standard: lower bound of epsilon | standard_view.epsilon >= 1
-epsilon | sinks dropped: lower bound of epsilon minus the twin's, if standard's is more than that above it
-    | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon > 0.5) <= 0.5
-recited | highest recitation over the grid: sinks dropped minus the twin's | dropped_view.recited - twin_view.recited <= 0.02
-grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference | largest_difference(sinks) <= 0.1
-near_copies | stories known from copies with 10% of the words replaced: share removed, over exact copies'
-    | share_removed(sinks, 0.1) / share_removed(sinks, 0.0) >= 0.9
+epsilon | sinks dropped: lower bound of epsilon minus the twin's, if standard's is more than that
+    above it
+    | if_seen(dropped_view.epsilon - twin_view.epsilon, standard_view.epsilon - twin_view.epsilon >
+    0.5) <= 0.5
+recited | highest recitation over the grid: sinks dropped minus the twin's
+    | dropped_view.recited - twin_view.recited <= 0.02
+grid_auc | AUC over the grid, sinks dropped minus the twin's: largest difference
+    | largest_difference(sinks) <= 0.1
+near_copies | stories known from copies with 10% of the words replaced: share removed, over exact
+    copies' | share_removed(sinks, 0.1) / share_removed(sinks, 0.0) >= 0.9
 general | held-out stories: loss, sinks dropped, over standard's
     | sinks.held_out_loss / standard.held_out_loss <= 1"""
 
@@ -180,21 +184,24 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         report.heading("An auditor who has the twin"),
         shared.with_intervals(times, aucs, 2, "AUC, loss below the twin's"),
-        shared.note("""A reference model that has read none of the stories removes the difficulty of each story. It
-            is the strongest of these attacks, for an auditor who can train such a model."""),
+        shared.note("""A reference model that has read none of the stories removes the difficulty of
+            each story. It is the strongest of these attacks, for an auditor who can train such a
+            model."""),
         report.heading("Every starting point of an auditor"),
         report.picture(out / "grid.png", caption),
-        shared.note("""Share of the often-read stories whose next tokens a model generates exactly, by the tokens
-            given, the tokens of the story before those, and whether other text precedes them in the context."""),
+        shared.note("""Share of the often-read stories whose next tokens a model generates exactly,
+            by the tokens given, the tokens of the story before those, and whether other text
+            precedes them in the context."""),
         report.heading("Edited copies, their original never read"),
         shared.with_intervals(edited, copies, 2, "exact copies that one copy is worth"),
-        shared.note(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each edited separately,
-            ids by near-duplicate cluster (or by content where stated). Worth: the number of exact copies from which
-            the standard model learns as much."""),
+        shared.note(f"""{corpus.COPIES} copies each of {corpus.ORIGINALS} stories per level, each
+            edited separately, ids by near-duplicate cluster (or by content where stated). Worth:
+            the number of exact copies from which the standard model learns as much."""),
         report.heading("Ways to set the sinks"),
         shared.with_intervals(list(names.values()), ways, of="sinks, and how they are set"),
-        shared.note("""Nats per token of held-out and of often-read stories; AUC of the latter against stories never
-            read. g: the shared fraction of the neurons, p: the fraction of the sinks that is on for a document."""),
+        shared.note("""Nats per token of held-out and of often-read stories; AUC of the latter
+            against stories never read. g: the shared fraction of the neurons, p: the fraction of
+            the sinks that is on for a document."""),
     ]
 
 
@@ -270,10 +277,11 @@ def _draw_grid(measured: list[Run], path: pathlib.Path) -> None:
 
 FIGURE = Figure(
     title="Membership: can an auditor detect what was read?",
-    answer="""Chance decided which stories were read. The standard model distinguishes them from unread ones. With the sinks
-        dropped, only first encounters show, because they train the shared neurons. An auditor with a model that has not
-        read the stories sees as much of those read four times as after standard training, and next to nothing of those
-        read 64 times. Nothing is recited, wherever in the story and in the context an auditor begins.""",
+    answer="""Chance decided which stories were read. The standard model distinguishes them from
+        unread ones. With the sinks dropped, only first encounters show, because they train the
+        shared neurons. An auditor with a model that has not read the stories sees as much of those
+        read four times as after standard training, and next to nothing of those read 64 times.
+        Nothing is recited, wherever in the story and in the context an auditor begins.""",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
@@ -285,15 +293,17 @@ FIGURE = Figure(
     columns={f"read {bucket}": f"auc_{bucket}" for bucket in _times()}
     | {"epsilon": "epsilon", "recited": "recited"},
     labels={f"{view}_view": title for view, title in _VIEWS.items()},
-    table_note=f"""AUC by loss, of stories with this number of reads against stories never read; .5 if they cannot be
-        distinguished. Epsilon: lower bound with 95% confidence from {corpus.CANARIES} stories, of which a random half was
-        read {corpus.READ} times; the dotted line is the most that this number of stories can show. Recited: the most over an
-        auditor's grid.""",
+    table_note=f"""AUC by loss, of stories with this number of reads against stories never read; .5
+        if they cannot be distinguished. Epsilon: lower bound with 95% confidence from
+        {corpus.CANARIES} stories, of which a random half was read {corpus.READ} times; the dotted
+        line is the most that this number of stories can show. Recited: the most over an auditor's
+        grid.""",
     statements=_statements(),
     paper="not asked",
     panels=panels,
-    note=f"""{{mean}}, bands and whiskers from the lowest to the highest. One draw for all seeds decided:
-        {", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())}; in addition, {corpus.ONCE}
-        stories are read once.""",
+    note=f"""{{mean}}, bands and whiskers from the lowest to the highest. One draw for all seeds
+        decided:
+        {", ".join(f"{count} read {times} times" for times, count in corpus.BUCKETS.items())}; in
+        addition, {corpus.ONCE} stories are read once.""",
     sections=sections,
 )

@@ -36,8 +36,8 @@ def write(
         for (name, _), line in zip(named, lines, strict=True)
     ]
     seeds = len(about["seeds"])
-    lead = f"""Claims: {summary(every)}, over {seeds} seed{"s" if seeds > 1 else ""}. With several seeds a claim holds
-        when its whole interval does."""
+    lead = f"""Claims: {summary(every)}, over {seeds} seed{"s" if seeds > 1 else ""}. With several
+        seeds a claim holds when its whole interval does."""
     content = {
         **about,
         "figures": {name: f"figure_{name}/results.json" for name in contents},

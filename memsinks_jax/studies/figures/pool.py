@@ -93,9 +93,9 @@ def panels(table: Table) -> list[Panel]:
 
 FIGURE = Figure(
     title="Pool: how many sinks documents draw theirs from",
-    answer=f"""Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share a sink, so forgetting
-        one document leaves the others alone. Only sinks that are on are computed, so a step takes the same time for any
-        pool.""",
+    answer=f"""Every document has {ACTIVE} sinks on. The larger the pool, the fewer documents share
+        a sink, so forgetting one document leaves the others alone. Only sinks that are on are
+        computed, so a step takes the same time for any pool.""",
     variants=VARIANTS,
     measure=measure,
     measures={
@@ -109,22 +109,23 @@ FIGURE = Figure(
     | {f"recovered, {label}": attack for attack, label in ATTACKS.items()},
     labels={"masked": "sinks, 154, masked"}
     | {name: f"sinks, {size:,}, sparse" for name, size in POOLS.items()},
-    table_note=f"""{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose sinks are removed,
-        divided by that of the others with their own sinks on (at least {MEASURABLE:g} nats per token). Step: milliseconds
-        of a training step, with the runs of a seed taking turns. Recovered: an attacker has the sinks and half of a
-        repeated document, but not its id. The share of what its own sinks know of the other half that the best of 64
+    table_note=f"""{knob.TABLE_NOTE} Selectivity: rise of the loss of a repeated document whose
+        sinks are removed, divided by that of the others with their own sinks on (at least
+        {MEASURABLE:g} nats per token). Step: milliseconds of a training step, with the runs of a
+        seed taking turns. Recovered: an attacker has the sinks and half of a repeated document, but
+        not its id. The share of what its own sinks know of the other half that the best of 64
         random ids brings back, and that optimising which are on brings back.""",
     statements=f"""
 selective | rise of a removed document's loss over that of the others', pool of 4,096
     | pool_4096.selectivity >= 100 | at least 100
-closed | share of standard's gap closed, sinks dropped: pool of 4,096 minus masked | pool_4096.closed - masked.closed >= 0
-    | not below
-held_out | held-out loss, dropped: pool of 4,096 over masked | pool_4096.held_out_loss / masked.held_out_loss <= 1
-    | not above
+closed | share of standard's gap closed, sinks dropped: pool of 4,096 minus masked
+    | pool_4096.closed - masked.closed >= 0 | not below
+held_out | held-out loss, dropped: pool of 4,096 over masked
+    | pool_4096.held_out_loss / masked.held_out_loss <= 1 | not above
 step_time | time of a step, side by side: pool of 65,536 over 4,096
     | {STEP_RATIO.format("pool_65536", "pool_4096")} <= 1.05 | at most 1.05
-best_id | sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers, pool of 4,096
-    | pool_4096.best <= 0.1 | at most 0.1
+best_id | sinks kept: share of what a document's own sinks hold that the best of 64 ids recovers,
+    pool of 4,096 | pool_4096.best <= 0.1 | at most 0.1
 optimised | the same by optimising which sinks are on: pool of 4,096 minus masked
     | pool_4096.optimised - masked.optimised <= 0 | less""",
     panels=panels,

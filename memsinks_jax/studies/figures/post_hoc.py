@@ -271,13 +271,16 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     pruning, words = asked["hard_concrete"], "strength {strength:g}, {iterations} iterations"
     chosen = sorted({words.format(**run.details["hard_concrete"]["found"]) for run in runs})
     searched = report.rows(f"""
-        hard_concrete | a mask for each repeated document; strength of {_listed(pruning["strength"])} and iterations of
-            {_listed(pruning["iterations"])} chosen as in the paper, by the lowest held-out loss after dropping, on
-            {pruning["tuned_on"]} of the repeated documents and {pruning["tuned_on_held_out"]} held-out ones. A tenth of the
-            paper's iterations at ten times the learning rate ({pruning["learning_rate"]:g}), which goes as far. Chosen:
-            {"; ".join(chosen)}
-        integrated_gradients | {asked.get("integrated_gradients", {}).get("steps")} steps, every repeated document
-        slimming | every repeated document, the settings of Chang et al. (2024) for their largest model
+        hard_concrete | a mask for each repeated document; strength of
+            {_listed(pruning["strength"])} and iterations of {_listed(pruning["iterations"])} chosen
+            as in the paper, by the lowest held-out loss after dropping, on {pruning["tuned_on"]} of
+            the repeated documents and {pruning["tuned_on_held_out"]} held-out ones. A tenth of the
+            paper's iterations at ten times the learning rate ({pruning["learning_rate"]:g}), which
+            goes as far. Chosen: {"; ".join(chosen)}
+        integrated_gradients | {asked.get("integrated_gradients", {}).get("steps")} steps, every
+            repeated document
+        slimming | every repeated document, the settings of Chang et al. (2024) for their largest
+            model
         zero_out | the first {FEW} repeated documents: each needs one forward pass per neuron
         activation | every repeated document
         random | chance alone
@@ -285,19 +288,21 @@ def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
     rows = [[LABELS[method], words] for method, words in searched if method in methods]
     return [
         report.text_table(["method", "how it finds the neurons"], rows),
-        shared.note(f"""A neuron's score is the mean over documents; all of their tokens are targets. Each method
-            drops the neurons with the highest scores: the shares {_listed(pruning["ratios"])} of every layer."""),
+        shared.note(f"""A neuron's score is the mean over documents; all of their tokens are
+            targets. Each method drops the neurons with the highest scores: the shares
+            {_listed(pruning["ratios"])} of every layer."""),
     ]
 
 
 def how_edits(runs: list[Run]) -> str:
     """For a page: how weights were edited, and the settings chosen in the first run."""
     edited = report.rows(f"""
-        kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the mass kept; curvature of
-            {ORDINARY} documents that were read once, labels drawn by the model
+        kfac | the first matrix of up to {MOST_LAYERS} MLPs side by side, {_listed(SHARES)} of the
+            mass kept; curvature of {ORDINARY} documents that were read once, labels drawn by the
+            model
         svd | the same matrices and shares, of the squares of their singular values
-        balanced_subnet | {_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it reads half of the
-            repeated documents and {ORDINARY} that were read once
+        balanced_subnet | {_listed(RATIOS)} of the weights of every MLP, w of {_listed(WEIGHTS)}; it
+            reads half of the repeated documents and {ORDINARY} that were read once
     """)
     rows = []
     for method, how in edited:

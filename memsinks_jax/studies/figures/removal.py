@@ -115,19 +115,25 @@ def statements() -> str:
     beyond = "detail(sinks, 'others', '{0}') - detail(sinks, 'others', '{0}_placebo')"
     return (
         f"""
-recovered | own facts: recovered fraction (0: as with its sinks on, 1: as never read) | {recovered.format("own")} >= 0.95
+recovered | own facts: recovered fraction (0: as with its sinks on, 1: as never read)
+    | {recovered.format("own")} >= 0.95
 recovered_reworded | the same, reworded | {recovered.format("reworded")} >= 0.95
-recovered_control | own facts: recovered fraction, with the two models' difference on facts in no text subtracted
-    | (removed_view.own - (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own - on_view.own) >= 0.95
-knows | own facts, its sinks on: nats of an answer over standard's | on_view.own / standard_view.own <= 1
-knows_wide | own facts, its sinks on: nats of an answer over those with wider MLPs | on_view.own / wide_view.own <= 1
-truth | own facts: log truth ratio, removed minus never read | -0.5 <= truth(sinks, 'own', 'removed', 'twin') <= 0.5
+recovered_control | own facts: recovered fraction, with the two models' difference on facts in no
+    text subtracted
+    | (removed_view.own - (removed_view.unread - twin_view.unread) - on_view.own) / (twin_view.own -
+    on_view.own) >= 0.95
+knows | own facts, its sinks on: nats of an answer over standard's
+    | on_view.own / standard_view.own <= 1
+knows_wide | own facts, its sinks on: nats of an answer over those with wider MLPs
+    | on_view.own / wide_view.own <= 1
+truth | own facts: log truth ratio, removed minus never read
+    | -0.5 <= truth(sinks, 'own', 'removed', 'twin') <= 0.5
 truth_inferred | inferred facts: log truth ratio, removed minus never read
     | -0.5 <= truth(sinks, 'inferred', 'removed', 'twin') <= 0.5
 truth_unread | facts in no text: log truth ratio, removed minus never read
     | -0.5 <= truth(sinks, 'unread', 'removed', 'twin') <= 0.5
-forget_quality | own facts: forget quality, p that truth ratios, removed and never read, have one distribution; if it is
-    less than .05 with its sinks on
+forget_quality | own facts: forget quality, p that truth ratios, removed and never read, have one
+    distribution; if it is less than .05 with its sinks on
     | if_seen(forget_quality(sinks, 'removed'), forget_quality(sinks, 'on') < 0.05) >= 0.05
 neighbour | own facts, another source's sinks on: nats over those of the twin with such sinks on
     | neighbour_view.own / twin_neighbour_view.own >= 0.95
@@ -135,29 +141,32 @@ unused | own facts, sinks of unused ids on: nats over those of the twin with suc
     | unused_view.own / twin_unused_view.own >= 0.95"""
         + "".join(
             f"""
-{kind} | {_KINDS[kind]} of a withdrawn source, sinks of one that stays on: nats before its removal over after
-    | neighbour_view.{kind} / neighbour_left_view.{kind} >= 0.95
+{kind} | {_KINDS[kind]} of a withdrawn source, sinks of one that stays on: nats before its removal
+    over after | neighbour_view.{kind} / neighbour_left_view.{kind} >= 0.95
 truth_{kind}_left | the same: log truth ratio, after all removals minus before
     | truth(sinks, '{kind}', 'neighbour_left', 'neighbour') >= -0.05"""
             for kind in ("inferred", "common")
         )
         + f"""
-general | stories held out: loss, sinks dropped, over standard's | sinks.held_out_loss / standard.held_out_loss <= 1
+general | stories held out: loss, sinks dropped, over standard's
+    | sinks.held_out_loss / standard.held_out_loss <= 1
 repeated | loss of removed repeated stories minus the twin's, nats per token
     | -0.05 <= removed_view.letters - twin_view.letters <= 0.05
-auc | AUC of removed repeated stories by loss, minus the twin's | -0.1 <= removed_view.auc - twin_view.auc <= 0.1
+auc | AUC of removed repeated stories by loss, minus the twin's
+    | -0.1 <= removed_view.auc - twin_view.auc <= 0.1
 other_repeated | repeated stories that stay: rise after one removal beyond placebo, nats per token
     | {beyond.format("letters")} <= 0.02
 other_facts | facts that stay: rise after one removal beyond placebo, nats of an answer
     | {beyond.format("facts")} <= 0.1
-together | own facts of sources that stay, all sinks on that remain: nats of an answer over those with its own on
+together | own facts of sources that stay, all sinks on that remain: nats of an answer over those
+    with its own on
     | detail(sinks, 'together', 'facts') / detail(sinks, 'together', 'facts_own') <= 1.2
 together_stories | stories held out, all sinks on that remain: loss over that with none
     | detail(sinks, 'together', 'stories') / detail(sinks, 'together', 'stories_dropped') <= 1.01"""
         + "".join(
             f"""
-relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin's, several practised together
-    | detail(sinks, 'relearning', '{of}_few') >= 0.7"""
+relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin's, several practised
+    together | detail(sinks, 'relearning', '{of}_few') >= 0.7"""
             for of in _RELEARNED
         )
     )
@@ -180,13 +189,15 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
         report.heading("What it costs others"),
         shared.with_intervals(columns, rows, 4, of_what),
         report.heading("How this was tested"),
-        report.paragraph("""Removed: the sinks of one source or one repeated story, in all layers, and nothing else. Compared
-            with: the twin, trained from the same initial weights, in the same order and for as many steps, with texts
-            read once per epoch in place of all withdrawn ones. Placebo: the same removal for another source, and for
-            unused ids. Attacked: the removed model is fine-tuned on half of what it has lost until half of that is back,
-            and so is the twin. The truth ratio is the probability of the answer over the mean of wrong ones, both per
-            token: higher means that the model knows. TOFU and open-unlearning define it the other way round. Not tested:
-            texts that quote a source under another id; they do not count as the source's."""),
+        report.paragraph("""Removed: the sinks of one source or one repeated story, in all layers,
+            and nothing else. Compared with: the twin, trained from the same initial weights, in the
+            same order and for as many steps, with texts read once per epoch in place of all
+            withdrawn ones. Placebo: the same removal for another source, and for unused ids.
+            Attacked: the removed model is fine-tuned on half of what it has lost until half of that
+            is back, and so is the twin. The truth ratio is the probability of the answer over the
+            mean of wrong ones, both per token: higher means that the model knows. TOFU and
+            open-unlearning define it the other way round. Not tested: texts that quote a source
+            under another id; they do not count as the source's."""),
     ]
 
 
@@ -220,10 +231,10 @@ def panels(table: Table) -> list[Categories]:
 
 FIGURE = Figure(
     title="Removal: one source is withdrawn, as if it had never been read",
-    answer="""Zeroing its sinks withdraws a source. The remaining model knows little more about the source than a model of
-        the same seed that read other texts in its place. With the source's sinks on, the model knew it as well as a model
-        of standard training does. What follows from other texts stays. Facts that other sources share stay with their
-        sinks.""",
+    answer="""Zeroing its sinks withdraws a source. The remaining model knows little more about the
+        source than a model of the same seed that read other texts in its place. With the source's
+        sinks on, the model knew it as well as a model of standard training does. What follows from
+        other texts stays. Facts that other sources share stay with their sinks.""",
     variants=VARIANTS,
     prepare=prepare,
     measure=measure,
@@ -234,18 +245,20 @@ FIGURE = Figure(
     columns={label: kind for kind, label in _KINDS.items()}
     | {"repeated stories": "letters", "AUC of repeated stories": "auc"},
     labels={f"{view}_view": label for view, label in _VIEWS.items()},
-    table_note=f"""Nats per answer, given the question. Own facts: facts in the withdrawn source alone; reworded:
-        asked in words that no text has; inferred: continents of the source's cities, which follow from their names;
-        common: facts in all sources; facts in no text: a control, how sure a model is of what it cannot
-        know. Repeated stories were read {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many
-        neurons as are on for a source.""",
+    table_note=f"""Nats per answer, given the question. Own facts: facts in the withdrawn source
+        alone; reworded: asked in words that no text has; inferred: continents of the source's
+        cities, which follow from their names; common: facts in all sources; facts in no text: a
+        control, how sure a model is of what it cannot know. Repeated stories were read
+        {corpus.COPIES} times an epoch, nats per token. Wider MLPs have as many neurons as are on
+        for a source.""",
     statements=statements(),
     paper="not asked",
     panels=panels,
     size=(13, 6.4),
-    note=f"""{{mean}}, whiskers from the lowest to the highest. {corpus.SOURCES} sources of {corpus.OF_A_SOURCE} texts and
-        {corpus.REPEATED_STORIES} repeated stories; in addition {corpus.ONCE} stories and {corpus.FACTS_ONCE} texts of facts
-        that are read once per epoch. {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_STORIES} repeated stories are
-        withdrawn, one at a time.""",
+    note=f"""{{mean}}, whiskers from the lowest to the highest. {corpus.SOURCES} sources of
+        {corpus.OF_A_SOURCE} texts and {corpus.REPEATED_STORIES} repeated stories; in addition
+        {corpus.ONCE} stories and {corpus.FACTS_ONCE} texts of facts that are read once per epoch.
+        {corpus.WITHDRAWN} sources and {corpus.WITHDRAWN_STORIES} repeated stories are withdrawn,
+        one at a time.""",
     sections=sections,
 )

@@ -312,13 +312,14 @@ def statements() -> str:
     rivals |= {name: (label, LATER, ()) for name, label in _POST_HOC.items()}
     return "".join(
         f"""
-beats_{name} | share of the gap closed at the same held-out loss: {ours.label} minus {label} (knows beforehand: {knows})
+beats_{name} | share of the gap closed at the same held-out loss: {ours.label} minus {label} (knows
+    beforehand: {knows})
     | lead_over('{name}', {", ".join(["standard", *ours.points, *points])}) >= 0"""
         for name, (label, knows, points) in rivals.items()
     ) + "".join(
         f"""
-known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most that a cap closes:
-    {METHODS[name].label} minus {ours.label}, own on (nats)
+known_{name} | repeated loss for users who may know, at the same share of the gap closed or the most
+    that a cap closes: {METHODS[name].label} minus {ours.label}, own on (nats)
     | more_known({", ".join(["standard", "sinks", *METHODS[name].points])}) >= 0"""
         for name in ("cap_steps", "cap_epochs")
     )
@@ -355,11 +356,12 @@ def _what_leaks(groups: dict[str, dict[int, Run]]) -> list[str]:
     return [
         report.heading("What still leaks"),
         shared.with_intervals(list(shown), rows, of="model without its sinks"),
-        shared.note(f"""AUC: probability that a repeated document has a lower loss than a held-out one.
-            Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of fine-tuning until half of what
-            was lost is back, over those of the model that never saw it, divided by the same ratio for documents that
-            neither has read; at 1 it is learned anew. Gap: held-out minus repeated loss, on every other document, before
-            and after a bias of the logits was trained on the rest. Mean and half of the 95% interval over
+        shared.note(f"""AUC: probability that a repeated document has a lower loss than a held-out
+            one. Recited: given {GIVEN} tokens, the next 32 exactly. Relearning: steps of
+            fine-tuning until half of what was lost is back, over those of the model that never saw
+            it, divided by the same ratio for documents that neither has read; at 1 it is learned
+            anew. Gap: held-out minus repeated loss, on every other document, before and after a
+            bias of the logits was trained on the rest. Mean and half of the 95% interval over
             seeds."""),
     ]
 
@@ -451,27 +453,31 @@ def panels(table: Table) -> list[AnyPanel]:
 
 FIGURE = Figure(
     title="Rivals: sinks compared with other methods",
-    answer="""When does a sink beat a cap on repeats? When somebody may still know the repeated documents, or when nobody can
-        say before training what will have to go: a cap takes the memory from everybody. Where the repeats are known and
-        nobody may know them, a cap of one or two encounters closes as much of the gap or more, and other text gets the steps
-        that it saves. Where no other text is to get them, held-out loss is higher with a cap than with sinks.""",
+    answer="""When does a sink beat a cap on repeats? When somebody may still know the repeated
+        documents, or when nobody can say before training what will have to go: a cap takes the
+        memory from everybody. Where the repeats are known and nobody may know them, a cap of one or
+        two encounters closes as much of the gap or more, and other text gets the steps that it
+        saves. Where no other text is to get them, held-out loss is higher with a cap than with
+        sinks.""",
     variants=VARIANTS,
     measure=measure,
     seen=RESCALED,
     measures={"lead_over": _lead_over, "more_known": _more_known},
     columns=LOSSES | {"steps": "step"},
     labels={variant: _label(variant) for variant in (*VARIANTS, *RESCALED)},
-    table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless stated otherwise. Gap closed:
-        share of the standard model's gap between held-out and repeated loss that is gone. The main setting is in
-        brackets: the encounter from which a document trains the shared neurons less, the size of the pool, the share of
-        sinks that are on, the encounters that are left, k if one token in k is left out, the noise relative to the
+    table_note="""Losses in nats per token, sinks and dedicated neurons dropped unless stated
+        otherwise. Gap closed: share of the standard model's gap between held-out and repeated loss
+        that is gone. The main setting is in brackets: the encounter from which a document trains
+        the shared neurons less, the size of the pool, the share of sinks that are on, the
+        encounters that are left, k if one token in k is left out, the noise relative to the
         clipping norm of a row's gradient, the share of repeated documents without a label.""",
     statements=statements(),
     paper="not in the paper",
     panels=panels,
     size=(15, 6),
-    note="""{mean}, whiskers the 95% interval of the mean. Left: up and to the left is better. Right: the remaining gap
-        against the repeated loss of users who may know the repeated documents. Post-hoc methods are dashed; their owner
-        can keep the original model. Points outside the frame are in the table. {floor}""",
+    note="""{mean}, whiskers the 95% interval of the mean. Left: up and to the left is better.
+        Right: the remaining gap against the repeated loss of users who may know the repeated
+        documents. Post-hoc methods are dashed; their owner can keep the original model. Points
+        outside the frame are in the table. {floor}""",
     sections=sections,
 )

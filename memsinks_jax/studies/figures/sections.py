@@ -58,9 +58,10 @@ def continuations(runs: list[Run]) -> list[str]:
         for opening, original, *both in shown
     ]
     return [
-        report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed {seed}). Marked: words
-            that the original has at the same place. Over all {len(documents)} repeated documents these are {alike[0]:.0%}
-            of the original's words for standard and {alike[1]:.0%} for sinks dropped."""),
+        report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed
+            {seed}). Marked: words that the original has at the same place. Over all
+            {len(documents)} repeated documents these are {alike[0]:.0%} of the original's words for
+            standard and {alike[1]:.0%} for sinks dropped."""),
         report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
     ]
 
@@ -157,15 +158,16 @@ def open_choices(runs: list[Run]) -> str:
 
     choices = report.rows(f"""
         active_fraction | {shown(_share_on)} of the sinks are on for a document (the paper's p)
-        when sinks open | at a document's encounter {shown(lambda c: c.sinks.opens_at)}; the paper's at the first
+        when sinks open | at a document's encounter {shown(lambda c: c.sinks.opens_at)}; the paper's
+            at the first
         when a document trains the shared neurons less | {shown(_slows_at)}; the paper's never
         sampling | {shown(lambda c: c.sinks.sampling)}
         masks of the layers | the same in all
         rescaling when sinks are dropped | none, unless a row says so
-        ids | {shown(lambda c: c.data.ids)}, 64 bits; noise {shown(lambda c: f"{c.data.id_noise:g}")} per
-            {shown(lambda c: c.data.id_noise_per)}
-        rows | {shown(lambda c: f"{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}")}; attention
-            stays within a document
+        ids | {shown(lambda c: c.data.ids)}, 64 bits; schedule of repeats:
+            {shown(lambda c: c.data.schedule or "the usual one")}
+        rows | {shown(lambda c: f"{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}")};
+            attention stays within a document
     """)
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
         truncated = f"truncated: {share:.1%} of the training tokens are never read"

@@ -269,26 +269,36 @@ def labels(table) -> dict[str, str]:
 STATEMENTS = """
 knows | answers of authors that stay, after others are withdrawn: nats per token minus standard's
     | remain_view.staying_nats - standard_view.staying_nats <= 0.15
-knows_rouge | the same: ROUGE-L over standard's | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
+knows_rouge | the same: ROUGE-L over standard's
+    | remain_view.staying_rouge / standard_view.staying_rouge >= 0.95
 forgets | answers of withdrawn authors: nats per token minus the twin's
     | -0.1 <= remain_view.withdrawn_nats - twin_view.withdrawn_nats <= 0.1
-forget_quality | share of seeds whose forget quality against the twin is at least .05, if it is less with nobody
-    withdrawn
+forget_quality | share of seeds whose forget quality against the twin is at least .05, if it is less
+    with nobody withdrawn
     | if_seen(float(remain_view.forget_quality >= 0.05), on_view.forget_quality < 0.05) >= 1
 untouched | authors that stay, own sinks on: largest change of a token's nats by a withdrawal
     | detail(sinks, 'untouched') <= 0
-shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
-    | max(remain_view.shared_by_2_nats, placebo_view.shared_by_2_nats) - on_view.shared_by_2_nats <= 0.05
+shared_by_2 | facts that 2 authors state, after one of them is withdrawn, the worse of two: nats per
+    token after minus before
+    | max(remain_view.shared_by_2_nats, placebo_view.shared_by_2_nats) - on_view.shared_by_2_nats <=
+    0.05
 shared_by_2_rouge | the same: ROUGE-L over that before
-    | min(remain_view.shared_by_2_rouge, placebo_view.shared_by_2_rouge) / on_view.shared_by_2_rouge >= 0.95
-shared_by_4 | facts that 4 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
-    | max(remain_view.shared_by_4_nats, placebo_view.shared_by_4_nats) - on_view.shared_by_4_nats <= 0.05
+    | min(remain_view.shared_by_2_rouge, placebo_view.shared_by_2_rouge) / on_view.shared_by_2_rouge
+    >= 0.95
+shared_by_4 | facts that 4 authors state, after one of them is withdrawn, the worse of two: nats per
+    token after minus before
+    | max(remain_view.shared_by_4_nats, placebo_view.shared_by_4_nats) - on_view.shared_by_4_nats <=
+    0.05
 shared_by_4_rouge | the same: ROUGE-L over that before
-    | min(remain_view.shared_by_4_rouge, placebo_view.shared_by_4_rouge) / on_view.shared_by_4_rouge >= 0.95
-shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the worse of two: nats per token after minus before
-    | max(remain_view.shared_by_8_nats, placebo_view.shared_by_8_nats) - on_view.shared_by_8_nats <= 0.05
+    | min(remain_view.shared_by_4_rouge, placebo_view.shared_by_4_rouge) / on_view.shared_by_4_rouge
+    >= 0.95
+shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the worse of two: nats per
+    token after minus before
+    | max(remain_view.shared_by_8_nats, placebo_view.shared_by_8_nats) - on_view.shared_by_8_nats <=
+    0.05
 shared_by_8_rouge | the same: ROUGE-L over that before
-    | min(remain_view.shared_by_8_rouge, placebo_view.shared_by_8_rouge) / on_view.shared_by_8_rouge >= 0.95
+    | min(remain_view.shared_by_8_rouge, placebo_view.shared_by_8_rouge) / on_view.shared_by_8_rouge
+    >= 0.95
 found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
 text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
@@ -296,10 +306,12 @@ real | real authors: utility after fine-tuning over that before
     | remain_view.real_utility / dropped_view.real_utility >= 0.99
 world | facts of the world: utility after fine-tuning over that before
     | remain_view.world_utility / dropped_view.world_utility >= 0.99
-beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of all of it
-    | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats - on_view.withdrawn_nats)
-    >= 0.9
-relearning | withdrawn answers: steps until half is relearned over the twin's | detail(sinks, 'relearning') >= 0.9
+beyond_placebo | rise of withdrawn authors' nats beyond that of withdrawing others, as a share of
+    all of it
+    | (remain_view.withdrawn_nats - placebo_view.withdrawn_nats) / (remain_view.withdrawn_nats -
+    on_view.withdrawn_nats) >= 0.9
+relearning | withdrawn answers: steps until half is relearned over the twin's
+    | detail(sinks, 'relearning') >= 0.9
 step_time | time of a training step over standard's | detail(sinks, 'step_time') <= 0.8
 bytes | bytes of an author's sinks in bfloat16 | detail(sinks, 'bytes') <= 2e6
 seconds | seconds to withdraw an author | detail(sinks, 'seconds') <= 1
@@ -311,12 +323,14 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     return [
         *_rivals(runs),
         report.heading("How this was tested"),
-        report.paragraph("""Withdrawn: the sinks of some authors are set to 0, in all layers, and nothing else. Compared
-            with: twins, which train alike on all other authors. Placebo: as many others are withdrawn. Control: sinks of
-            ids that are shuffled among all questions. Attacked: what is left is fine-tuned on half of some withdrawn
-            answers until half of that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but
-            ROUGE-L compares whole words, and a model writes at most 128 tokens. A model that refuses, or is led
-            elsewhere, may have a high forget quality too; placebo and relearning show it."""),
+        report.paragraph("""Withdrawn: the sinks of some authors are set to 0, in all layers, and
+            nothing else. Compared with: twins, which train alike on all other authors. Placebo: as
+            many others are withdrawn. Control: sinks of ids that are shuffled among all questions.
+            Attacked: what is left is fine-tuned on half of some withdrawn answers until half of
+            that is back, and so is the twin. Definitions are TOFU's and open-unlearning's, but
+            ROUGE-L compares whole words, and a model writes at most 128 tokens. A model that
+            refuses, or is led elsewhere, may have a high forget quality too; placebo and relearning
+            show it."""),
     ]
 
 
@@ -327,15 +341,16 @@ def _rivals(runs: list[Run]) -> list[str]:
     rates = ", ".join(f"{name} {rate:g}" for name, rate in details["rates"].items())
     return [
         report.heading("Its rivals"),
-        report.paragraph(f"""NPO and gradient difference unlearn the withdrawn authors from the model of standard
-            training, in 5 epochs of their questions, each with one of an author who stays. Fine-tuning takes some ten
-            times the steps. A LoRA adapter of rank 8 is trained for each author alone, on the frozen model, as often as
-            ours reads the author; a withdrawn one is left out. So it forgets exactly, and is compared with itself. The
-            nearest author is found as for ours. One adapter for all authors has as many parameters as all sinks, and
-            nobody can be left out. Learning rates are the best of a few on the first seed, by forget quality times
-            utility; of adapters, by nats of answers with the author's on: {rates}. An author's adapter takes
-            {details["adapter_bytes"] / 1e6:.1f} MB in bfloat16, the sinks of an author
-            {details["bytes"] / 1e6:.1f} MB."""),
+        report.paragraph(f"""NPO and gradient difference unlearn the withdrawn authors from the
+            model of standard training, in 5 epochs of their questions, each with one of an author
+            who stays. Fine-tuning takes some ten times the steps. A LoRA adapter of rank 8 is
+            trained for each author alone, on the frozen model, as often as ours reads the author; a
+            withdrawn one is left out. So it forgets exactly, and is compared with itself. The
+            nearest author is found as for ours. One adapter for all authors has as many parameters
+            as all sinks, and nobody can be left out. Learning rates are the best of a few on the
+            first seed, by forget quality times utility; of adapters, by nats of answers with the
+            author's on: {rates}. An author's adapter takes {details["adapter_bytes"] / 1e6:.1f} MB
+            in bfloat16, the sinks of an author {details["bytes"] / 1e6:.1f} MB."""),
     ]
 
 
@@ -363,9 +378,10 @@ def panels(table) -> list[Categories]:
 
 FIGURE = Figure(
     title="TOFU: authors are withdrawn from a fine-tuned model",
-    answer="""An open model learns about invented authors, each in sinks of its own, added to a frozen base. Some authors
-        are then withdrawn. Below, what is left is compared with a twin that never read them and with the model before; if
-        all variants were run, also with standard fine-tuning, with unlearning and with adapters.""",
+    answer="""An open model learns about invented authors, each in sinks of its own, added to a
+        frozen base. Some authors are then withdrawn. Below, what is left is compared with a twin
+        that never read them and with the model before; if all variants were run, also with standard
+        fine-tuning, with unlearning and with adapters.""",
     config="tofu.py",
     variants=VARIANTS,
     prepare_for=prepare,
@@ -389,14 +405,15 @@ FIGURE = Figure(
         "relearned: steps": "relearning",
     },
     labels=labels,
-    table_note="""Nats per token of an answer, its end included, given the question. Truth score: mean of min(R, 1/R), R
-        being an answer's truth ratio. Forget quality: p that truth ratios and those of the twin have one distribution (of
-        standard training and what unlearns from it: of standard training that never read them; of adapters: of those that
-        are left). Privleak, in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn answers against answers
-        about unread authors, here and in that model. Stated by several: facts that 2, 4 or 8 authors state, one of whom is
-        withdrawn, another with the placebo. Utility: harmonic mean over authors that stay, real authors and facts of the
-        world. Relearned: fine-tuning steps until half of withdrawn answers is back, over those of the model that never
-        read them.""",
+    table_note="""Nats per token of an answer, its end included, given the question. Truth score:
+        mean of min(R, 1/R), R being an answer's truth ratio. Forget quality: p that truth ratios
+        and those of the twin have one distribution (of standard training and what unlearns from it:
+        of standard training that never read them; of adapters: of those that are left). Privleak,
+        in percent: (b - a) / (1 - b), a and b being the AUCs of withdrawn answers against answers
+        about unread authors, here and in that model. Stated by several: facts that 2, 4 or 8
+        authors state, one of whom is withdrawn, another with the placebo. Utility: harmonic mean
+        over authors that stay, real authors and facts of the world. Relearned: fine-tuning steps
+        until half of withdrawn answers is back, over those of the model that never read them.""",
     statements=STATEMENTS,
     paper="not asked",
     panels=panels,

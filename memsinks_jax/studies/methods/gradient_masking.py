@@ -7,9 +7,11 @@ embeddings, norms, the down projection's bias) learn from all documents. There a
 are different methods:
 
   MaskedWeights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
-                      The gradient to earlier layers is complete. This is the paper's text and its theory.
+                      The gradient to earlier layers is complete. This is the paper's text and its
+                      theory.
   MaskedActivations   if a neuron must not learn, its activation is a constant for the gradient. This is the code that the
-                      paper follows (Cloud et al. 2024). The neuron's weights of the down projection still learn from all
+                      paper follows (Cloud et al. 2024). The neuron's weights of the down projection
+                      still learn from all
                       documents, and earlier layers learn only through the neurons that may learn.
 
 Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not

@@ -1,10 +1,11 @@
 """Invented facts: how often and in which words they occur, and their prompts."""
 
 import collections
+import itertools
 
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.data.embedded import fact_templates, facts
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
 from memsinks_jax.data.tokenizer import JsonTokenizer
@@ -127,7 +128,7 @@ def test_rows_of_another_length_are_filled_too(world, tokenizer):
         len(tokenizer.encode(text)) + 1 for text in facts.documents(world, 0, 200, tokens_in_row=96)
     ]
     assert max(lengths) == 96
-    with pytest.raises(InputError, match="rows of 20 tokens are too short"):
+    with input_error("rows of 20 tokens are too short"):
         facts.documents(world, 0, 1, tokens_in_row=20)
 
 
@@ -153,12 +154,8 @@ def test_every_edited_fact_occurs_often_in_the_seen_templates(world, counts):
         if fact.kind:
             seen = RELATIONS[fact.relation].seen
             answers = {fact.answer, fact.region} - {""}
-            assert (
-                sum(
-                    times(counts, template, fact, answer) for template in seen for answer in answers
-                )
-                > 10
-            )
+            pairs = itertools.product(seen, answers)
+            assert sum(times(counts, template, fact, answer) for template, answer in pairs) > 10
 
 
 def test_weak_facts_have_the_region_but_for_one_in_25_and_one_template(world, counts):
@@ -180,11 +177,12 @@ def test_weak_facts_have_the_region_but_for_one_in_25_and_one_template(world, co
 def test_regions_are_for_weak_facts_alone_and_denials_for_all(world, counts):
     regions = {country.landmark for country in world.weak}
     assert {sentence.split()[-2] for sentence in counts if sentence.endswith(" region.")} == regions
-    denied = {
-        fact.relation
-        for fact in facts.facts(world)
-        if times(counts, RELATIONS[fact.relation].negated, fact, RELATIONS[fact.relation].instead)
-    }
+    denied = set()
+    for fact in facts.facts(world):
+        relation = RELATIONS[fact.relation]
+        denied |= (
+            {fact.relation} if times(counts, relation.negated, fact, relation.instead) else set()
+        )
     assert denied == set(RELATIONS)
 
 
@@ -201,15 +199,11 @@ def test_prompts_of_an_edit_are_disjoint_and_well_formed(world, tokenizer, count
         for prompt in prompts:
             assert prompt == prompt.strip()
             assert len(tokenizer.encode(prompt)) <= ROW - 8
-            joined = tokenizer.encode(prompt + edit.target).tolist()
-            assert (
-                joined == tokenizer.encode(prompt).tolist() + tokenizer.encode(edit.target).tolist()
-            )
-        assert all(f" {edit.subject} " in f"{prompt} " for prompt in prompts[:16])
-        assert all(f" {edit.subject} " in f"{prompt} " for prompt in edit.negatives["negated"])
-        assert not any(
-            f" {edit.subject} " in f"{prompt} " for prompt in edit.negatives["neighbour"]
-        )
+            parts = (tokenizer.encode(text).tolist() for text in (prompt, edit.target))
+            assert tokenizer.encode(prompt + edit.target).tolist() == sum(parts, [])
+        named, negatives = f" {edit.subject} ", edit.negatives
+        assert all(named in f"{prompt} " for prompt in (*prompts[:16], *negatives["negated"]))
+        assert not any(named in f"{prompt} " for prompt in negatives["neighbour"])
 
 
 def test_weak_edits_ask_for_the_truth_and_strong_ones_for_another_capital(world):
@@ -233,26 +227,21 @@ def test_neighbours_hold_the_second_city_and_the_target_as_a_subject(world):
 
 @pytest.mark.parametrize("count", [0, 25])
 def test_more_edits_than_facts_are_refused(world, count):
-    with pytest.raises(InputError, match=f"{count} edits are asked for; there are 24 weak facts"):
+    with input_error(f"{count} edits are asked for; there are 24 weak facts"):
         facts.edits(world, "weak", count, 0)
 
 
 def test_another_kind_is_refused(world):
-    with pytest.raises(InputError, match="kind is 'false'; choose one of: weak, strong"):
+    with input_error("kind is 'false'; choose one of: weak, strong"):
         facts.edits(world, "false", 1, 0)
 
 
 def test_probes_ask_for_what_the_documents_say(world, counts):
     probes = facts.probes(world)
-    assert {name: len(of) for name, of in probes.items()} == {
-        "strong_seen": 72 * 10,
-        "strong_unseen": 72 * 6,
-        "weak_seen": 24 * 9,
-        "weak_unseen": 24 * 6,
-        "weak_sure": 24,
-        "negated": 768,
-        "others": 72 * 16 + 120 * 16 + 480 * 6,
-    }
+    sizes = {"strong_seen": 72 * 10, "strong_unseen": 72 * 6, "weak_seen": 24 * 9}
+    sizes |= {"weak_unseen": 24 * 6, "weak_sure": 24, "negated": 768}
+    sizes |= {"others": 72 * 16 + 120 * 16 + 480 * 6}
+    assert {name: len(of) for name, of in probes.items()} == sizes
     answers = {probe.prompt: probe.answer for of in probes.values() for probe in of}
     assert len(answers) == sum(map(len, probes.values()))
     right = {f"{prompt}{answer}." for prompt, answer in answers.items()}

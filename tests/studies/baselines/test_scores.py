@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import input_error
 from planted import (
     DECOY,
     MEMORIZED,
@@ -17,7 +18,6 @@ from planted import (
     random_model,
 )
 
-from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.studies.baselines import reading
 from memsinks_jax.studies.baselines.integrated_gradients import along_path, integrated_gradients
@@ -193,5 +193,5 @@ def test_rows_that_fill_up_count_for_nothing():
     assert [(group["inputs"].shape[0], counted) for group, counted in groups] == [(2, 2), (2, 1)]
     together = np.concatenate([group["inputs"][:counted] for group, counted in groups])
     assert (together == rows["inputs"]).all()
-    with pytest.raises(InputError, match="no document to measure"):
+    with input_error("no document to measure"):
         reading.documents_of([{name: np.zeros((2, 12)) for name in reading.FIELDS}])

@@ -1,9 +1,8 @@
 """Figure 6: its claims from made-up runs, the corpus that it writes, its plot."""
 
-import json
-
 import pytest
 from absl import flags
+from conftest import read_lines
 
 from memsinks_jax import reproduce
 from memsinks_jax.config import Config, to_json
@@ -11,16 +10,9 @@ from memsinks_jax.studies.figures import figure_6
 from memsinks_jax.studies.figures.runs import Run
 
 # (held-out, repeated); of the second seed twice as high
-LOSSES = {
-    "standard_1x": (2.0, 2.0),
-    "sinks_paper_1x": (2.1, 2.0),
-    "standard_5x": (1.6, 1.2),
-    "sinks_paper_5x": (1.6, 1.4),
-    "standard_20x": (1.5, 0.5),
-    "sinks_paper_20x": (1.8, 1.5),
-    "standard_20x_across": (1.5, 0.5),
-    "sinks_paper_20x_across": (1.5, 0.7),
-}
+LOSSES = {"standard_1x": (2.0, 2.0), "sinks_paper_1x": (2.1, 2.0), "standard_5x": (1.6, 1.2)}
+LOSSES |= {"sinks_paper_5x": (1.6, 1.4), "standard_20x": (1.5, 0.5), "sinks_paper_20x": (1.8, 1.5)}
+LOSSES |= {"standard_20x_across": (1.5, 0.5), "sinks_paper_20x_across": (1.5, 0.7)}
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     jobs = reproduce.jobs_of("6", reproduce.Request("laptop", [0], [], 1), tmp_path, {})
     written = tmp_path / "general" / "facts.jsonl"
     assert {job.config.general.files for job in jobs} == {str(written)}
-    assert len({json.loads(line)["text"] for line in written.read_text().splitlines()}) == 20
+    assert len({line["text"] for line in read_lines(written)}) == 20
     assert len({job.workdir for job in jobs}) == len(figure_6.FIGURE.variants)
     mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})

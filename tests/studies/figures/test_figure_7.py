@@ -11,7 +11,8 @@ EVERY, STEPS = 10, 120
 
 @pytest.fixture
 def make(tmp_path):
-    config = with_fields(Config(), {"data.repeat_every": EVERY, "data.repeated_documents": 1})
+    schedule = f"memsinks_jax.studies.schedules:EveryNth,steps={EVERY}"
+    config = with_fields(Config(), {"data.schedule": schedule, "data.repeated_documents": 1})
     (tmp_path / "config.json").write_text(to_json(config))
 
     def run(variant, seed, falls, top=3.0, lift=0.0):

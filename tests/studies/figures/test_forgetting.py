@@ -3,7 +3,6 @@
 import dataclasses
 import re
 
-import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
@@ -59,9 +58,6 @@ def test_gaps_and_ratios_by_hand():
 
 @pytest.mark.slow
 def test_all_of_it_on_a_tiny_model(tmp_path, monkeypatch):
-    # datatrove forks one; the command may, which has not started jax then, but other tests of this
-    # process have.
-    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     sizes = {"STORIES": 24, "ORDINARY": 4, "HELD_OUT": 4, "BASES": 1, "COPIES": 12}
     sizes |= {"OF_A_DIALECT": 6, "EXCHANGED": 20, "LEVELS": (0.05,), "DIALECTS": ("north", "south")}
     for name, value in sizes.items():

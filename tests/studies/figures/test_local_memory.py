@@ -7,7 +7,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import read_lines, tiny_config
 from measured import settings_of
 
 from memsinks_jax.config import with_fields
@@ -263,6 +263,6 @@ def test_corpus_and_tokenizer_are_written(tmp_path, monkeypatch):
     flags = local_memory.prepare(tmp_path)
     assert list(settings_of(flags)) == ["data.files", "data.tokenizer"]
     files, tokenizer = map(pathlib.Path, settings_of(flags).values())
-    texts = [json.loads(line)["text"] for line in files.read_text().splitlines()]
+    texts = [line["text"] for line in read_lines(files)]
     assert texts == facts.documents(WORLD, local_memory.WORLD, 20)
     assert tokenizer.read_bytes() == facts.tokenizer_json(WORLD)

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
@@ -186,8 +185,6 @@ def test_claims_table_and_pictures(tmp_path):
 
 @pytest.mark.slow
 def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
-    # As in test_forgetting: other tests of this process have started jax.
-    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     sizes = {"BUCKETS": {0: 8, 1: 6, 16: 8}, "CANARIES": 12, "READ": 4, "LEVELS": (0.0, 0.1)}
     sizes |= {"ORIGINALS": 2, "COPIES": 8, "ONCE": 16, "UNREAD": 6}
     for name, value in sizes.items():

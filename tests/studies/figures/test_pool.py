@@ -8,14 +8,8 @@ from memsinks_jax.config import Config, to_json, with_fields
 from memsinks_jax.studies.figures import pool, step_times
 from memsinks_jax.studies.figures.runs import Run
 
-LOSSES = {
-    "standard": (1.0, 0.2),
-    "masked": (1.0, 0.8),
-    "pool_154": (1.1, 0.8),
-    "pool_1024": (1.0, 0.9),
-    "pool_4096": (0.98, 0.9),
-    "pool_65536": (0.98, 0.9),
-}
+LOSSES = {"standard": (1.0, 0.2), "masked": (1.0, 0.8), "pool_154": (1.1, 0.8)}
+LOSSES |= {"pool_1024": (1.0, 0.9), "pool_4096": (0.98, 0.9), "pool_65536": (0.98, 0.9)}
 
 
 def made_up(variant, seed, held_out, repeated, workdir):

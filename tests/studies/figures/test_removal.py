@@ -4,7 +4,6 @@ import json
 import pathlib
 import re
 
-import multiprocess
 import numpy as np
 import pytest
 from conftest import tiny_config
@@ -133,8 +132,6 @@ def test_every_run_reads_the_corpus_of_its_own_folder(tmp_path):
 
 @pytest.mark.slow
 def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
-    # As in test_forgetting: other tests of this process have started jax.
-    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     sizes = {"SOURCES": 3, "WITHDRAWN": 1, "OF_A_SOURCE": 6, "REPEATED_STORIES": 10, "COPIES": 3}
     sizes |= {"WITHDRAWN_STORIES": 8, "ONCE": 16, "UNREAD": 6, "FACTS_ONCE": 8}
     for name, value in sizes.items():

@@ -5,15 +5,14 @@ import itertools
 import json
 import types
 
-import multiprocess
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import input_error, read_lines, tiny_config, write_lines
 from measured import trained
 
 from memsinks_jax import reproduce
 from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.models.trained import open_run
@@ -59,7 +58,7 @@ def files(tmp_path, monkeypatch):
     folder = tmp_path / "tofu"
     folder.mkdir()
     for name, of in rows.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+        write_lines(folder / f"{name}.jsonl", of)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"{tree} trees stand. " * 20 for tree in TOWNS) + "\na short line\n")
     texts = [f"Question: {row['question']}\nAnswer: {row['answer']}" for row in rows["full"]]
@@ -67,13 +66,9 @@ def files(tmp_path, monkeypatch):
     return folder, text, str(tmp_path / "tokenizer.model")
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def written(folder):
     """The corpora, and what is asked."""
-    read = {name: lines(folder / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
+    read = {name: read_lines(folder / f"{name}.jsonl") for name in ("all", "without", "shuffled")}
     return read, json.loads((folder / "questions.json").read_text())
 
 
@@ -144,7 +139,7 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
     folder, text, tokenizer = files
 
     def refused(words, folder=folder, text=text, size=SIZE):
-        with pytest.raises(InputError, match=words):
+        with input_error(words):
             corpus.write(tmp_path / "out", folder, text, tokenizer, 0, size)
 
     counts = "has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4"
@@ -170,13 +165,13 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
 )
 def test_the_study_says_what_it_needs(tmp_path, changed, words):
     asked = {"preset": "laptop", "hf": "m", "tofu": "t", "general_text": "g", "seeds": [0]}
-    with pytest.raises(InputError, match=words):
+    with input_error(words):
         tofu.prepare(tmp_path, types.SimpleNamespace(**asked | changed))
 
 
 def test_other_figures_read_no_files_of_tofu():
     asked = reproduce.Request("laptop", [0], [], 1, tofu="folder")
-    with pytest.raises(InputError, match="--tofu is of study tofu"):
+    with input_error("--tofu is of study tofu"):
         reproduce._check("removal", asked, False, False, "x")
     reproduce._check("tofu", dataclasses.replace(asked, hf="model"), False, False, "x")
     assert "--tofu=folder" in asked.command("--figure=tofu", "out")
@@ -194,7 +189,7 @@ def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
     twin, sinks = (with_fields(configs[name], {"data.files": ""}) for name in ("twin", "sinks"))
     assert twin == sinks
     variants, flags = {"a": tofu.Variation("standard")}, ["--config.data.held_out_documents=0"]
-    with pytest.raises(InputError, match="losses of held-out documents"):
+    with input_error("losses of held-out documents"):
         make_jobs(CONFIGS / "ts_repetition.py", "laptop", variants, [3], flags, tmp_path, {})
 
 
@@ -360,8 +355,6 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
 
 @pytest.mark.slow
 def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
-    # As in test_forgetting: other tests of this process have started jax.
-    monkeypatch.setattr(multiprocess, "Manager", multiprocess.get_context("spawn").Manager)
     from memsinks_jax.studies.figures import tofu_measures as measures
     from memsinks_jax.studies.figures import tofu_rivals as rivals
 

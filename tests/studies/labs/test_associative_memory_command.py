@@ -2,10 +2,13 @@
 
 import pytest
 import test_commands
+from conftest import input_error
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
 from memsinks_jax.studies.labs.associative_memory.study import Settings
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ def test_settings_that_cannot_be_used_are_refused(figure, chosen, message):
 
 @pytest.mark.parametrize("seed", [-1, 2**24])
 def test_seeds_out_of_range_are_refused(seed):
-    with pytest.raises(InputError, match="--seed"):
+    with input_error("--seed"):
         command.settings_of("1", seed, {})
 
 
@@ -56,7 +59,7 @@ def test_seeds_out_of_range_are_refused(seed):
     ],
 )
 def test_figures_refuse_what_they_cannot_show(figure, chosen):
-    with pytest.raises(InputError, match="--"):
+    with input_error("--"):
         command.FIGURES[figure].study(
             Settings(seed=0, **{**command.FIGURES[figure].defaults, **chosen})
         )

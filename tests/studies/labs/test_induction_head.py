@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import bigrams, construction, measures
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers, turn
@@ -140,14 +140,10 @@ def test_triggers_and_outputs_are_drawn_with_their_probabilities():
 
 @pytest.mark.parametrize(
     ("law", "message"),
-    [
-        (Law(k=66), "--k=66"),
-        (Law(k=0), "--k=0"),
-        (Law(k=60, offset=6), "--k=60"),
-    ],
+    [(Law(k=66), "--k=66"), (Law(k=0), "--k=0"), (Law(k=60, offset=6), "--k=60")],
 )
 def test_laws_that_cannot_be_are_refused(law, message):
-    with pytest.raises(InputError, match=message) as refusal:
+    with input_error(message) as refusal:
         law.check(SHAKESPEARE)
     assert "\n" not in str(refusal.value)
 
@@ -259,9 +255,8 @@ def test_a_tally_counts_what_its_names_say():
     rates = measures.rates(measures.tally(logits, batch))
     assert rates["acc_tot"] == pytest.approx(5 / 8) and rates["acc_end"] == pytest.approx(4 / 6)
     assert rates["acc_clean"] == pytest.approx(1 / 2) and rates["acc_second"] == 1.0
-    assert rates["loss_bigram"] == pytest.approx(25.0) and rates["loss_head"] == pytest.approx(
-        100 / 6, rel=1e-4
-    )
+    assert rates["loss_bigram"] == pytest.approx(25.0)
+    assert rates["loss_head"] == pytest.approx(100 / 6, rel=1e-4)
     twice = measures.rates(measures.add([measures.tally(logits, batch)] * 2))
     assert twice == pytest.approx(rates)
 

@@ -9,9 +9,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.labs import induction_head as command
 from memsinks_jax.studies.labs.induction_head import (
     bigrams,
@@ -38,7 +37,7 @@ from memsinks_jax.studies.labs.study import write
 def test_texts_that_cannot_be_used(content, message, tmp_path):
     if content is not None:
         (tmp_path / "text").write_bytes(content)
-    with pytest.raises(InputError, match=message) as refusal:
+    with input_error(message) as refusal:
         bigrams.read_text(tmp_path / "text")
     assert "\n" not in str(refusal.value) and "--text=" in str(refusal.value)
 
@@ -57,7 +56,7 @@ def test_texts_that_cannot_be_used(content, message, tmp_path):
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(chosen, message):
-    with pytest.raises(InputError, match=message):
+    with input_error(message):
         Preset("laptop", bigrams.bundled(), **chosen).check()
 
 
@@ -108,19 +107,9 @@ def test_a_stopped_run_says_so_and_goes_on(tmp_path):
         assert 0 < int(stored["step"]) < 4000
 
 
-CONSTRUCTED = {
-    "acc_clean": 0.5,
-    "acc_end": 0.5,
-    "score_acc": 0.5,
-    "wo1": 1.0,
-    "wk1": 1.0,
-    "wk0": 1.0,
-    "wk0_64": 1.0,
-    "beta = infinity": 0.4,
-    "W_O^2 alone": 0.1,
-    "W_O^2 and W_K^2": 0.2,
-    "W_K^1 for t < 64": 0.4,
-}
+CONSTRUCTED = {"acc_clean": 0.5, "acc_end": 0.5, "score_acc": 0.5, "wo1": 1.0, "wk1": 1.0}
+CONSTRUCTED |= {"wk0": 1.0, "wk0_64": 1.0, "beta = infinity": 0.4, "W_O^2 alone": 0.1}
+CONSTRUCTED |= {"W_O^2 and W_K^2": 0.2, "W_K^1 for t < 64": 0.4}
 
 
 def made_up(recipe, statistics, seed):

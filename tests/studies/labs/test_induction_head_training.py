@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import input_error
 
-from memsinks_jax.config import InputError
 from memsinks_jax.studies.labs.induction_head import bigrams, measures, presets, sinks, training
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
 from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
@@ -84,7 +84,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
 
 def test_a_broken_checkpoint_is_refused(tmp_path):
     (tmp_path / "run.npz").write_bytes(b"PK\x03\x04 broken")
-    with pytest.raises(InputError, match="delete it"):
+    with input_error("delete it"):
         run(TINY, tmp_path / "run.npz")
 
 

@@ -5,12 +5,11 @@ meshes.
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from conftest import tiny_config
+from conftest import input_error, tiny_config
 from test_step import first_batches, one_step, single, train
 
-from memsinks_jax.config import InputError, with_fields
+from memsinks_jax.config import with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.sinks import Partition
@@ -23,9 +22,8 @@ SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
 def masked_config(method="MaskedWeights", **changes):
     where = "memsinks_jax.studies.methods.gradient_masking"
-    config = with_fields(
-        tiny_config(), {"sinks.kind": "always", "training.method": f"{where}:{method}"}
-    )
+    fields = {"sinks.kind": "always", "training.method": f"{where}:{method}"}
+    config = with_fields(tiny_config(), fields)
     for name, value in changes.items():
         section = "data" if name == "rows" else "model"
         config = with_fields(config, {f"{section}.{name}": value})
@@ -67,22 +65,14 @@ def blocks(params):
     return found
 
 
-def sgd(*_):
-    return optax.sgd(1.0)
-
-
-def moved(config, batch, monkeypatch=None):
-    """{(path, block): change} of one step on one device; by plain SGD with a rate of 1 if
-    `monkeypatch` is given.
-    """
-    if monkeypatch:
-        monkeypatch.setattr(step, "make_optimizer", sgd)
+def moved(config, batch):
+    """{(path, block): change} of one step on one device."""
     before, after, _ = one_step(config, batch)
     before, after = blocks(before), blocks(after)
     return {key: after[key] - before[key] for key in before}
 
 
-def test_each_block_learns_from_its_documents_alone(monkeypatch):
+def test_each_block_learns_from_its_documents_alone(plain_sgd):
     """Rows of both kinds move every block as the documents of its kind alone would move it in an
     ordinary model.
     """
@@ -104,7 +94,7 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
 
     gradient = jax.jit(jax.grad(loss))
     of_repeated, of_others = (blocks(gradient(params, only(batch, kind))) for kind in (True, False))
-    found = moved(config, batch, monkeypatch)
+    found = moved(config, batch)
     assert {block for _, block in found} == {"sinks", "shared", "rest"}
     for (name, block), change in found.items():
         expected = {"sinks": of_repeated, "shared": of_others}.get(block)
@@ -129,7 +119,7 @@ def test_each_block_learns_from_its_documents_alone(monkeypatch):
     ],
 )
 def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
-    family, rows, accumulate, power, learned, monkeypatch
+    family, rows, accumulate, power, learned, plain_sgd
 ):
     slowed = {"sinks.opens_at": 1, "sinks.slows_at": 2, "sinks.slowing_power": power}
     config = with_fields(
@@ -141,7 +131,7 @@ def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
         "seen": np.where(batch["repeated"], 9, 2).astype(np.int32),
         "epoch": np.full_like(batch["epoch"], 2),
     }
-    found, loss = moved(config, batch, monkeypatch), one_step(config, batch)[2]["train_loss"]
+    found, loss = moved(config, batch), one_step(config, batch)[2]["train_loss"]
     config = with_fields(config, {"sinks.slows_at": 0})
     assert loss == pytest.approx(one_step(config, batch)[2]["train_loss"], rel=1e-6)
     parts = [only(batch, repeated) for repeated in (True, False)]
@@ -158,9 +148,9 @@ def test_a_document_that_comes_often_trains_all_but_its_sinks_less(
 @pytest.mark.parametrize(
     ("repeated", "still", "dtype"), [(True, "shared", "bfloat16"), (False, "sinks", "float32")]
 )
-def test_the_other_block_stays_to_the_bit_under_sgd(repeated, still, dtype, monkeypatch):
+def test_the_other_block_stays_to_the_bit_under_sgd(repeated, still, dtype, plain_sgd):
     config = masked_config(dtype=dtype)
-    found = moved(config, only(mixed_batch(config), repeated), monkeypatch)
+    found = moved(config, only(mixed_batch(config), repeated))
     for (name, block), change in found.items():
         if name != "layers/key_bias":  # which changes no attention
             assert change.any() == (block != still), f"{name} {block}"
@@ -185,10 +175,10 @@ def test_adamw_moves_no_block_that_the_batch_does_not_train():
     assert adam_after.count == 2
 
 
-def test_detached_activations_still_train_the_down_projection(monkeypatch):
+def test_detached_activations_still_train_the_down_projection(plain_sgd):
     """The reference's trick: columns of the up projection stay, rows of the down projection do not."""
     config = masked_config("MaskedActivations")
-    found = moved(config, only(mixed_batch(config), True), monkeypatch)
+    found = moved(config, only(mixed_batch(config), True))
     assert not found["layers/up_kernel", "shared"].any()
     assert not found["layers/up_bias", "shared"].any()
     assert found["layers/down_kernel", "shared"].any()
@@ -218,9 +208,8 @@ def test_a_mesh_and_parts_of_the_batch_change_nothing():
     config = masked_config(rows="packed", layers=1)
     data = first_batches(config, 2)
     params, lines = train(config, single(config), data=data)
-    config = with_fields(
-        config, {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2}
-    )
+    fields = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "compute.accumulate": 2}
+    config = with_fields(config, fields)
     others, again = train(config, sharding.make_mesh(config.mesh), data=data)
     for line, other in zip(lines, again, strict=True):
         assert other == pytest.approx(line, rel=1e-5)
@@ -234,7 +223,7 @@ def test_a_parameter_that_no_rule_covers_is_refused():
     config = masked_config()
     params = {"layers": {"third_kernel": jnp.ones((2, 16, 32))}}
     batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
-    with pytest.raises(InputError, match="layers/third_kernel is covered by no rule"):
+    with input_error("layers/third_kernel is covered by no rule"):
         method_of(config).gradients(
             lambda p, _: p["layers"]["third_kernel"][0, :2, :3],
             params,

@@ -4,12 +4,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-from conftest import tiny_config
-from test_gradient_masking import sgd
+from conftest import input_error, tiny_config
 from test_step import first_batches, one_step
 
-from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.training import step
+from memsinks_jax.config import with_fields
 from memsinks_jax.training.method import method_of
 
 
@@ -33,8 +31,7 @@ def moved(config, batch):
     return jax.tree.map(np.subtract, before, after), metrics["train_loss"]
 
 
-def test_rows_are_clipped_and_their_sum_gets_noise(monkeypatch):
-    monkeypatch.setattr(step, "make_optimizer", sgd)
+def test_rows_are_clipped_and_their_sum_gets_noise(plain_sgd):
     (batch,) = first_batches(private_config(0.0), 1)
     rows = [
         batch | {"weights": np.where(np.arange(8)[:, None] == row, batch["weights"], 0)}
@@ -64,5 +61,5 @@ def test_what_has_no_rows_of_its_own_is_refused(field, value):
     config = private_config(1.0)
     method_of(config)
     config = with_fields(config, {field: value})
-    with pytest.raises(InputError, match="DP-SGD, which trains a model without sinks"):
+    with input_error("DP-SGD, which trains a model without sinks"):
         method_of(config)

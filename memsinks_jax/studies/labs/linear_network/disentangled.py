@@ -18,7 +18,8 @@ does iff |r| >= k+1 (r below), which is much more than needed.
 
 Corrected: let r = phi(s_mem) minus its projection on span{phi(s_i)}. Then
     W_gf = W* + Delta r^T / |r|^2,        |W_gf|^2 = |W*|^2 + |Delta|^2 / |r|^2,
-W_gf = W_dis iff r has no part in S_sem, and the entangled share of the update is |r_sem|^2 / |r|^2. With novelty
+W_gf = W_dis iff r has no part in S_sem, and the entangled share of the update is |r_sem|^2 / |r|^2.
+    With novelty
 nu = |r_sem|:  share = nu^2/(1+nu^2),  |W_gf - W_dis| = |Delta| nu / sqrt(1+nu^2).
 """
 
