@@ -1,12 +1,11 @@
-"""A command's options: a dataclass, from which its flags are defined and into which they are read."""
+"""A command's options: from its dataclass flags are defined, and into it they are read."""
 
 import dataclasses
+import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, python
 
 from memsinks_jax.config import Config, choice, setting
 from memsinks_jax.runs import command_line
@@ -39,13 +38,8 @@ def main(options: Options) -> None:
 
 def run(*arguments):
     """The output of a command with these options."""
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-    )
+    paths = f"{ROOT}:{ROOT / 'tests'}"
+    done = python(__file__, *arguments, env=os.environ | {"PYTHONPATH": paths})
     return done.returncode, done.stdout.replace("PosixPath", "pathlib.Path"), done.stderr
 
 
