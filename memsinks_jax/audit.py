@@ -9,14 +9,12 @@ non-members its held-out ones. --workdir may be a Hugging Face folder. Also writ
 page that shows documents token by token.
 """
 
+import dataclasses
 import itertools
 import logging
 import os
 import pathlib
-import shlex
 import sys
-
-from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.measures import pages
@@ -25,76 +23,63 @@ from memsinks_jax.measures.explore import explore
 from memsinks_jax.measures.extraction import PREFIXES, SUFFIX
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line, output
+from memsinks_jax.runs.command_line import REQUIRED, option
 from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger("memsinks_jax.audit")
 
 
-def main() -> None:
-    workdir_flag = flags.DEFINE_string(
-        "workdir", None, "Training run, Hugging Face folder or GGUF file."
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    workdir: pathlib.Path = option(REQUIRED, "Training run, Hugging Face folder or GGUF file.")
+    members: str = option("", "Documents the model has read; empty: the run's repeated ones.")
+    non_members: str = option("", "Documents it has not read; empty: the run's held-out ones.")
+    standard: pathlib.Path | None = option(
+        None, "Model trained on the same documents without sinks."
     )
-    members_flag = flags.DEFINE_string(
-        "members", "", "Documents the model has read; empty: the run's repeated ones."
+    oracle: pathlib.Path | None = option(
+        None, "Model trained on the same documents without the members."
     )
-    others_flag = flags.DEFINE_string(
-        "non_members", "", "Documents it has not read; empty: the run's held-out ones."
+    prefixes: tuple[str, ...] = option(
+        tuple(map(str, PREFIXES)), "Lengths of the prompts, in tokens."
     )
-    standard_flag = flags.DEFINE_string(
-        "standard", None, "Model trained on the same documents without sinks."
+    suffix: int = option(SUFFIX, "Length of the continuation, in tokens.", 1)
+    samples: int = option(SAMPLES, "Sampled continuations besides the greedy one.", 0)
+    open_unlearning: pathlib.Path | None = option(
+        None, "Folder to write for open-unlearning: both models and the documents."
     )
-    oracle_flag = flags.DEFINE_string(
-        "oracle", None, "Model trained on the same documents without the members."
-    )
-    prefixes_flag = flags.DEFINE_list(
-        "prefixes", list(map(str, PREFIXES)), "Lengths of the prompts, in tokens."
-    )
-    suffix_flag = flags.DEFINE_integer(
-        "suffix", SUFFIX, "Length of the continuation, in tokens.", lower_bound=1
-    )
-    samples_flag = flags.DEFINE_integer(
-        "samples", SAMPLES, "Sampled continuations besides the greedy one.", lower_bound=0
-    )
-    outside_flag = flags.DEFINE_string(
-        "open_unlearning", "", "Folder to write for open-unlearning: both models and the documents."
-    )
-    out_flag = flags.DEFINE_string("out", None, "Folder to write; it must not exist.")
+    out: pathlib.Path = option(REQUIRED, "Folder to write; it must not exist.")
 
-    def run() -> dict:
-        command_line.require(workdir_flag, out_flag)
-        out = pathlib.Path(out_flag.value)
-        outside = pathlib.Path(outside_flag.value) if outside_flag.value else None
-        for name, place in (("out", out), ("open_unlearning", outside)):
-            if place:
-                output.check_free(place, name)
-        if out == outside:
-            raise InputError(f"--open_unlearning={outside} is --out; give another folder")
-        places = [flag.value and pathlib.Path(flag.value) for flag in (standard_flag, oracle_flag)]
-        asked = (
-            pathlib.Path(workdir_flag.value),
-            members_flag.value,
-            others_flag.value,
-            *places,
-            command_line.whole_numbers("prefixes", prefixes_flag.value, "8,16,32", least=1),
-            suffix_flag.value,
+
+def main(options: Options) -> dict:
+    out, outside = options.out, options.open_unlearning
+    for name, place in (("out", out), ("open_unlearning", outside)):
+        if place:
+            output.check_free(place, name)
+    if out == outside:
+        raise InputError(f"--open_unlearning={outside} is --out; give another folder")
+    asked = {
+        "workdir": options.workdir,
+        "members_files": options.members,
+        "non_members_files": options.non_members,
+        "standard": options.standard,
+        "oracle": options.oracle,
+        "prefixes": command_line.whole_numbers("prefixes", options.prefixes, "8,16,32", least=1),
+        "suffix": options.suffix,
+    }
+    with atomic_folder(out) as scratch:
+        more = {"samples": options.samples, "open_unlearning_files": outside}
+        result, explored = audit(**asked, **more), explore(**asked)
+        pages.write(result, explored, scratch / out.name, command_line.command("audit"))
+        os.replace(scratch / out.name, out)
+    for columns, found in itertools.groupby(pages.tables(result), key=lambda table: table.columns):
+        print(
+            report.plain_table(columns, [row for table in found for row in table.rows]),
+            file=sys.stderr,
         )
-        command = " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])])
-        with atomic_folder(out) as scratch:
-            result = audit(*asked, samples_flag.value, outside)
-            pages.write(result, explore(*asked), scratch / out.name, command)
-            os.replace(scratch / out.name, out)
-        for columns, found in itertools.groupby(
-            pages.tables(result), key=lambda table: table.columns
-        ):
-            print(
-                report.plain_table(columns, [row for table in found for row in table.rows]),
-                file=sys.stderr,
-            )
-        logger.info("%s\n%s", pages.answer(result), out / "index.html")
-        return result
-
-    command_line.run(run)
+    logger.info("%s\n%s", pages.answer(result), out / "index.html")
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

@@ -5,6 +5,7 @@ and shared by all hosts, and its newest checkpoint. Takes train's flags for seve
 all of them. Exit code 2 if it finds a problem.
 """
 
+import dataclasses
 import logging
 import os
 import pathlib
@@ -14,12 +15,12 @@ import shutil
 import time
 
 import jax
-from absl import flags
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import option
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import bytes_of, library_versions, steps_in
 from memsinks_jax.training.memory import readable
@@ -129,32 +130,25 @@ def _examine_workdir(workdir: pathlib.Path, needed: int, found: dict, problems: 
         )
 
 
-def main() -> None:
-    config_flag = command_line.define_config()
-    workdir_flag = flags.DEFINE_string("workdir", None, "Folder of the run; need not exist.")
-    host_flags = hosts.define_flags()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    config: Config | None = None
+    workdir: pathlib.Path | None = option(None, "Folder of the run; need not exist.")
+    hosts: hosts.Hosts
 
-    def run() -> dict:
-        config = (
-            inherit(command_line.read_config(config_flag), given=command_line.given(config_flag))
-            if config_flag.value is not None
-            else None
-        )
-        coordinator, processes, process = (flag.value for flag in host_flags)
-        if coordinator:
-            hosts.start(coordinator, processes, process)
-        found, problems = examine(
-            config, pathlib.Path(workdir_flag.value) if workdir_flag.value else None
-        )
-        if jax.process_index() == 0:
-            for what, text in found.items():
-                logger.info("%-14s %s", what, text)
-        if problems:
-            raise InputError("; ".join(problems))
-        return found
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    config = options.config and inherit(options.config, given=command_line.given())
+    if options.hosts.coordinator:
+        hosts.start(**vars(options.hosts))
+    found, problems = examine(config, options.workdir)
+    if jax.process_index() == 0:
+        for what, text in found.items():
+            logger.info("%-14s %s", what, text)
+    if problems:
+        raise InputError("; ".join(problems))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

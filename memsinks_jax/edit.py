@@ -9,13 +9,13 @@ whose answers must not change, one per line. --workdir may be a Hugging Face fol
 with sinks is edited with its sinks dropped.
 """
 
+import dataclasses
 import logging
 import os
 import pathlib
 import sys
 
 import numpy as np
-from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.editing import memory_file, page, search
@@ -27,6 +27,7 @@ from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import option
 from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger("memsinks_jax.edit")
@@ -113,71 +114,69 @@ def number(flag: str, text: str, kind: type) -> float | int | None:
     return value
 
 
-def main() -> None:
-    text = flags.DEFINE_string
-    workdir_flag = text("workdir", None, "Training run, Hugging Face folder or GGUF file.")
-    hf_flag = text("hf", None, "Hugging Face folder or GGUF file, instead of --workdir.")
-    prompt_flag = text("prompt", None, "Prompt whose answer to change.")
-    target_flag = text("target", None, "New answer, with its leading space.")
-    site_flag = flags.DEFINE_enum("site", "attention", SITES, "Site in a layer.")
-    layer_flag = text("layer", "auto", "Layer number; auto: the lowest that succeeds.")
-    what = "Step size against the gradient; auto: the first that succeeds in three layers."
-    step_flag = text("step", "auto", what)
-    what = "Boundary b; auto: the best for --positive and --negative, which auto needs."
-    boundary_flag = text("boundary", "auto", what)
-    what = "File of other wordings of the fact, one per line."
-    positive_flag = text("positive", None, what)
-    what = "File of prompts whose answers must stay, one per line."
-    negative_flag = text("negative", None, what)
-    what = "Distance between an activation and the key."
-    distance_flag = flags.DEFINE_enum("distance", "blend", DISTANCES, what)
-    places_flag = flags.DEFINE_enum("places", "all", PLACES, "Positions at which the memory acts.")
-    out_flag = text("out", None, "File of the memory; the page is next to it, as .html.")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    workdir: str | None = option(None, "Training run, Hugging Face folder or GGUF file.")
+    hf: str | None = option(None, "Hugging Face folder or GGUF file, instead of --workdir.")
+    prompt: str | None = option(None, "Prompt whose answer to change.")
+    target: str | None = option(None, "New answer, with its leading space.")
+    site: str = option("attention", "Site in a layer.", choices=SITES)
+    layer: str = option("auto", "Layer number; auto: the lowest that succeeds.")
+    step: str = option(
+        "auto", "Step size against the gradient; auto: the first that succeeds in three layers."
+    )
+    boundary: str = option(
+        "auto", "Boundary b; auto: the best for --positive and --negative, which auto needs."
+    )
+    positive: str | None = option(None, "File of other wordings of the fact, one per line.")
+    negative: str | None = option(None, "File of prompts whose answers must stay, one per line.")
+    distance: str = option(
+        "blend", "Distance between an activation and the key.", choices=DISTANCES
+    )
+    places: str = option("all", "Positions at which the memory acts.", choices=PLACES)
+    out: pathlib.Path | None = option(None, "File of the memory; the page is next to it, as .html.")
 
-    def run() -> dict:
-        if bool(workdir_flag.value) == bool(hf_flag.value):
-            raise InputError(
-                "give --workdir, the folder of a training run, or --hf, a Hugging Face folder"
-            )
-        place = pathlib.Path(workdir_flag.value or hf_flag.value)
-        if hf_flag.value and Stored(place).is_run:
-            raise InputError(
-                f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type"
-            )
-        command_line.require(prompt_flag, target_flag, out_flag)
-        wish = Wish(
-            prompt_flag.value,
-            target_flag.value,
-            site_flag.value,
-            number("layer", layer_flag.value, int),
-            number("step", step_flag.value, float),
-            number("boundary", boundary_flag.value, float),
-            lines("positive", positive_flag.value),
-            lines("negative", negative_flag.value),
-            distance_flag.value,
-            places_flag.value,
-        )
-        if wish.boundary is None and not wish.negative:
-            raise InputError(
-                "--boundary=auto needs --negative, a file of prompts that shall not change; or "
-                "give a number"
-            )
-        result = edit(place, wish, pathlib.Path(out_flag.value))
-        names = ["kind", "prompt", "before", "after"]
-        cells = [
-            [*(row[name].replace("\n", "⏎") for name in names), f"{row['similarity']:.3f}"]
-            for row in result["effects"]
-        ]
-        print(report.plain_table([*names, "f"], cells), file=sys.stderr)
-        told = (
-            "{site} of layer {layer}, step {step:.3g}, boundary {boundary:.3g}; loss of the target "
-        )
-        told += "{loss_before:.2f} -> {loss_after:.2f} nats; {memory} and {page}"
-        logger.info("%s", told.format(**result))
-        return result
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    if bool(options.workdir) == bool(options.hf):
+        raise InputError(
+            "give --workdir, the folder of a training run, or --hf, a Hugging Face folder"
+        )
+    place = pathlib.Path(options.workdir or options.hf)
+    if options.hf and Stored(place).is_run:
+        raise InputError(
+            f"--hf={place}: not a Hugging Face folder; it needs a config.json with a model_type"
+        )
+    command_line.require(options, "prompt", "target", "out")
+    wish = Wish(
+        prompt=options.prompt,
+        target=options.target,
+        site=options.site,
+        layer=number("layer", options.layer, int),
+        step=number("step", options.step, float),
+        boundary=number("boundary", options.boundary, float),
+        positive=lines("positive", options.positive),
+        negative=lines("negative", options.negative),
+        distance=options.distance,
+        places=options.places,
+    )
+    if wish.boundary is None and not wish.negative:
+        raise InputError(
+            "--boundary=auto needs --negative, a file of prompts that shall not change; or "
+            "give a number"
+        )
+    result = edit(place, wish, options.out)
+    names = ["kind", "prompt", "before", "after"]
+    cells = [
+        [*(row[name].replace("\n", "⏎") for name in names), f"{row['similarity']:.3f}"]
+        for row in result["effects"]
+    ]
+    print(report.plain_table([*names, "f"], cells), file=sys.stderr)
+    told = "{site} of layer {layer}, step {step:.3g}, boundary {boundary:.3g}; loss of the target "
+    told += "{loss_before:.2f} -> {loss_after:.2f} nats; {memory} and {page}"
+    logger.info("%s", told.format(**result))
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

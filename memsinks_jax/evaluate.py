@@ -7,70 +7,63 @@ each group has sinks of its own (config.sinks.sampling=disjoint), with --sinks=o
 has those of --group, or else of the group that it is about.
 """
 
+import dataclasses
 import logging
 import pathlib
-
-from absl import flags
 
 from memsinks_jax import sinks
 from memsinks_jax.api import ROLES, evaluate
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import REQUIRED, option
 
 logger = logging.getLogger("memsinks_jax.evaluate")
 
 
-def main() -> None:
-    workdir_flag = flags.DEFINE_string(
-        "workdir", None, "Training run, Hugging Face folder or GGUF file."
-    )
-    sinks_flag = flags.DEFINE_enum(
-        "sinks",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    workdir: pathlib.Path = option(REQUIRED, "Training run, Hugging Face folder or GGUF file.")
+    sinks: str = option(
         "drop",
-        sinks.MODES,
         "Which sinks are on: none (drop), the document's own, those of another id, or all.",
+        choices=sinks.MODES,
     )
-    files_flag = flags.DEFINE_string(
-        "files", "", "Path or glob of files, or a prepared folder; empty: the run's own documents."
+    files: str = option(
+        "", "Path or glob of files, or a prepared folder; empty: the run's own documents."
     )
-    group_flag = flags.DEFINE_string("group", "", "Group that the files are of, for ids by group.")
-    documents_flag = flags.DEFINE_enum(
-        "documents", "held_out", ROLES, "Which of the run's own documents."
-    )
-    memory_flag = flags.DEFINE_list(
-        "memory", [], "Files of memories, written by edit, to add to the model."
-    )
-    per_document_flag = flags.DEFINE_bool(
-        "per_document", False, "Also report the loss of every document."
-    )
+    group: str = option("", "Group that the files are of, for ids by group.")
+    documents: str = option("held_out", "Which of the run's own documents.", choices=ROLES)
+    memory: tuple[str, ...] = option((), "Files of memories, written by edit, to add to the model.")
+    per_document: bool = option(False, "Also report the loss of every document.")
 
-    def run() -> dict:
-        command_line.require(workdir_flag)
-        workdir = pathlib.Path(workdir_flag.value)
-        files, memories = files_flag.value, tuple(memory_flag.value)
-        result = evaluate(
-            workdir, sinks_flag.value, files, documents_flag.value, memories, group_flag.value
-        )
-        if not per_document_flag.value:
-            del result["per_document"]
-        else:
-            for row in result["per_document"]:
-                logger.info(
-                    "%.4f  %4d tokens  %s  %s", row["loss"], row["tokens"], row["id"], row["source"]
-                )
-        floor = result["entropy_floor"]
-        logger.info(
-            "loss %.4f nats per token over %s, %s, sinks %s%s",
-            result["loss"],
-            in_words(result["documents"], "document"),
-            in_words(result["tokens"], "token"),
-            result["sinks"],
-            "" if floor is None else f"; entropy floor {floor:.4f}",
-        )
-        return result
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    result = evaluate(
+        options.workdir,
+        options.sinks,
+        options.files,
+        role=options.documents,
+        memories=options.memory,
+        group=options.group,
+    )
+    if not options.per_document:
+        del result["per_document"]
+    else:
+        for row in result["per_document"]:
+            logger.info(
+                "%.4f  %4d tokens  %s  %s", row["loss"], row["tokens"], row["id"], row["source"]
+            )
+    floor = result["entropy_floor"]
+    logger.info(
+        "loss %.4f nats per token over %s, %s, sinks %s%s",
+        result["loss"],
+        in_words(result["documents"], "document"),
+        in_words(result["tokens"], "token"),
+        result["sinks"],
+        "" if floor is None else f"; entropy floor {floor:.4f}",
+    )
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

@@ -9,17 +9,17 @@ about, and logs it. Sinks by context need neither. --chat asks a model that was 
 template makes each prompt a user's message, and the text is its answer.
 """
 
+import dataclasses
 import logging
 import pathlib
 import sys
-
-from absl import flags
 
 from memsinks_jax import sinks
 from memsinks_jax.api import generate
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import REQUIRED, option
 
 logger = logging.getLogger("memsinks_jax.generate")
 
@@ -36,87 +36,61 @@ class _Terminal:
         self._shown = len(whole)
 
 
-def main() -> None:
-    default = Settings()
-    workdir_flag = flags.DEFINE_string(
-        "workdir", None, "Training run, Hugging Face folder or GGUF file."
-    )
-    prompt_flag = flags.DEFINE_multi_string(
-        "prompt", [], "Beginning of a document; may be repeated, may be empty."
-    )
-    max_tokens_flag = flags.DEFINE_integer(
-        "max_tokens", default.max_tokens, "Upper limit of tokens to generate."
-    )
-    temperature_flag = flags.DEFINE_float(
-        "temperature", default.temperature, "0: always take the likeliest token."
-    )
-    top_k_flag = flags.DEFINE_integer(
-        "top_k", default.top_k, "Sample from the K likeliest tokens; 0: from all."
-    )
-    top_p_flag = flags.DEFINE_float(
-        "top_p",
-        default.top_p,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    workdir: pathlib.Path = option(REQUIRED, "Training run, Hugging Face folder or GGUF file.")
+    prompt: list[str] = option((), "Beginning of a document; may be repeated, may be empty.")
+    max_tokens: int = option(Settings.max_tokens, "Upper limit of tokens to generate.")
+    temperature: float = option(Settings.temperature, "0: always take the likeliest token.")
+    top_k: int = option(Settings.top_k, "Sample from the K likeliest tokens; 0: from all.")
+    top_p: float = option(
+        Settings.top_p,
         "Nucleus sampling: the likeliest tokens with this probability in total; 1: all.",
     )
-    seed_flag = flags.DEFINE_integer("seed", default.seed, "Seed of the sampling.")
-    sinks_flag = flags.DEFINE_enum(
-        "sinks",
-        default.sinks,
-        sinks.MODES,
+    seed: int = option(Settings.seed, "Seed of the sampling.")
+    sinks: str = option(
+        Settings.sinks,
         "Which sinks are on: none (drop), the document's own, those of another id, or all.",
+        choices=sinks.MODES,
     )
-    memory_flag = flags.DEFINE_list(
-        "memory", [], "Files of memories, written by edit, to add to the model."
+    memory: tuple[str, ...] = option((), "Files of memories, written by edit, to add to the model.")
+    document: str = option(
+        "", "Id of the document that starts with the prompts, for own and other."
     )
-    document_flag = flags.DEFINE_string(
-        "document", "", "Id of the document that starts with the prompts, for own and other."
-    )
-    group_flag = flags.DEFINE_string(
-        "group", "", "Group of the document that starts with the prompts, for ids by group."
-    )
-    chat_flag = flags.DEFINE_bool(
-        "chat", False, "The prompts are a user's messages, for the model's chat template."
-    )
+    group: str = option("", "Group of the document that starts with the prompts, for ids by group.")
+    chat: bool = option(False, "The prompts are a user's messages, for the model's chat template.")
 
-    def run() -> dict:
-        command_line.require(workdir_flag)
-        settings = Settings(
-            max_tokens_flag.value,
-            temperature_flag.value,
-            top_k_flag.value,
-            top_p_flag.value,
-            seed_flag.value,
-            sinks_flag.value,
-        )
-        prompts, plain = prompt_flag.value, not command_line.JSON.value
-        before = [""] * len(prompts) if chat_flag.value else prompts  # an answer is shown alone
-        live = plain and len(prompts) == 1 and sys.stdout.isatty()
-        shows = {"show": _Terminal(before[0])} if live else {}
-        result = generate(
-            pathlib.Path(workdir_flag.value),
-            prompts,
-            settings,
-            document_flag.value,
-            memories=tuple(memory_flag.value),
-            chat=chat_flag.value,
-            group=group_flag.value,
-            **shows,
-        )
-        if live:
-            print()
-        elif plain:
-            texts = [result["text"]] if len(prompts) == 1 else result["text"]
-            print("\n\n".join(prompt + text for prompt, text in zip(before, texts, strict=True)))
-        logger.info(
-            "%s, %.0f tokens/s, sinks %s",
-            in_words(result["tokens"], "token"),
-            result["tokens_per_second"],
-            result["sinks"],
-        )
-        return result
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    of_sampling = [field.name for field in dataclasses.fields(Settings)]
+    settings = Settings(**{name: getattr(options, name) for name in of_sampling})
+    prompts, plain = options.prompt, not command_line.JSON.value
+    before = [""] * len(prompts) if options.chat else prompts  # an answer is shown alone
+    live = plain and len(prompts) == 1 and sys.stdout.isatty()
+    shows = {"show": _Terminal(before[0])} if live else {}
+    result = generate(
+        options.workdir,
+        prompts,
+        settings,
+        options.document,
+        memories=options.memory,
+        chat=options.chat,
+        group=options.group,
+        **shows,
+    )
+    if live:
+        print()
+    elif plain:
+        texts = [result["text"]] if len(prompts) == 1 else result["text"]
+        print("\n\n".join(prompt + text for prompt, text in zip(before, texts, strict=True)))
+    logger.info(
+        "%s, %.0f tokens/s, sinks %s",
+        in_words(result["tokens"], "token"),
+        result["tokens_per_second"],
+        result["sinks"],
+    )
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

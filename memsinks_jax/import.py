@@ -9,6 +9,7 @@ for a document; the model computes the same. --added_sinks=512 adds sinks that a
 then masked; --shared_fraction=0.7 turns the last 30% of its neurons into sinks.
 """
 
+import dataclasses
 import logging
 import pathlib
 
@@ -18,85 +19,69 @@ from memsinks_jax.config import InputError, SinksConfig
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.models.importing import import_model
 from memsinks_jax.runs import command_line, output
+from memsinks_jax.runs.command_line import REQUIRED, option
 
 logger = logging.getLogger("memsinks_jax.import")
 
 
-def main() -> None:
-    hf_flag = flags.DEFINE_string(
-        "hf",
-        None,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    hf: str = option(
+        REQUIRED,
         "Folder of a Hugging Face model, hf://organisation/name of the hub, or a GGUF file.",
     )
-    out_flag = flags.DEFINE_string("out", None, "Workdir to write; it must not exist.")
-    shared_flag = flags.DEFINE_float(
-        "shared_fraction",
+    out: str = option(REQUIRED, "Workdir to write; it must not exist.")
+    shared_fraction: float = option(
         0.0,
         "Fraction of every MLP's neurons that stay shared; the last become sinks. 0: no neuron "
         "does.",
     )
-    active_flag = flags.DEFINE_float(
-        "active_fraction",
+    active_fraction: float = option(
         SinksConfig().active_fraction,
         "Fraction of the sinks that are on for a document, without --pool.",
     )
-    pool_flag = flags.DEFINE_integer(
-        "pool",
-        0,
-        "Number of new sparse sinks of every MLP: more hardly slow a step.",
-        lower_bound=0,
-    )
-    on_flag = flags.DEFINE_integer(
-        "active", 32, "Number of sinks that are on for a document, with --pool.", lower_bound=1
-    )
-    added_flag = flags.DEFINE_integer(
-        "added_sinks", 0, "Number of new sinks to add to every MLP.", lower_bound=0
-    )
+    pool: int = option(0, "Number of new sparse sinks of every MLP: more hardly slow a step.", 0)
+    active: int = option(32, "Number of sinks that are on for a document, with --pool.", 1)
+    added_sinks: int = option(0, "Number of new sinks to add to every MLP.", 0)
 
-    def run() -> dict:
-        command_line.require(hf_flag, out_flag)
-        if sum(map(bool, (shared_flag.value, added_flag.value, pool_flag.value))) > 1:
-            raise InputError(
-                "--shared_fraction, --added_sinks and --pool exclude each other: old neurons "
-                "become sinks, or new ones"
-            )
-        if on_flag.present and not pool_flag.value:
-            raise InputError(
-                "--active is for the sinks of --pool; give --pool, or --active_fraction for "
-                "other sinks"
-            )
-        if active_flag.present and not (shared_flag.value or added_flag.value):
-            raise InputError(
-                "--active_fraction needs --shared_fraction or --added_sinks; for sinks of --pool "
-                "give --active"
-            )
-        sinks = None
-        if pool_flag.value:
-            sinks = SinksConfig(
-                shared_fraction=1.0,
-                pool=pool_flag.value,
-                active=on_flag.value,
-                sampling="floyd",
-                sparse=True,
-            )
-        elif shared_flag.value or added_flag.value:
-            sinks = SinksConfig(
-                shared_fraction=shared_flag.value, active_fraction=active_flag.value
-            )
-        out = pathlib.Path(out_flag.value)
-        output.check_free(out)  # before a download
-        result = import_model(folder_of(hf_flag.value), out, sinks, added_flag.value, hf_flag.value)
-        logger.info(
-            "%s: %s parameters, %d shared neurons and %d sinks in every MLP",
-            out_flag.value,
-            f"{result['parameters']:,}",
-            result["shared"],
-            result["sinks"],
+
+def main(options: Options) -> dict:
+    if sum(map(bool, (options.shared_fraction, options.added_sinks, options.pool))) > 1:
+        raise InputError(
+            "--shared_fraction, --added_sinks and --pool exclude each other: old neurons "
+            "become sinks, or new ones"
         )
-        return result
-
-    command_line.run(run)
+    if flags.FLAGS["active"].present and not options.pool:
+        raise InputError(
+            "--active is for the sinks of --pool; give --pool, or --active_fraction for other sinks"
+        )
+    if flags.FLAGS["active_fraction"].present and not (
+        options.shared_fraction or options.added_sinks
+    ):
+        raise InputError(
+            "--active_fraction needs --shared_fraction or --added_sinks; for sinks of --pool "
+            "give --active"
+        )
+    sinks = None
+    if options.pool:
+        new = {"pool": options.pool, "active": options.active}
+        sinks = SinksConfig(shared_fraction=1.0, sampling="floyd", sparse=True, **new)
+    elif options.shared_fraction or options.added_sinks:
+        sinks = SinksConfig(
+            shared_fraction=options.shared_fraction, active_fraction=options.active_fraction
+        )
+    out = pathlib.Path(options.out)
+    output.check_free(out)  # before a download
+    result = import_model(folder_of(options.hf), out, sinks, options.added_sinks, options.hf)
+    logger.info(
+        "%s: %s parameters, %d shared neurons and %d sinks in every MLP",
+        options.out,
+        f"{result['parameters']:,}",
+        result["shared"],
+        result["sinks"],
+    )
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

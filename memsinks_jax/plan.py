@@ -7,13 +7,12 @@ compiler's estimates, not measurements. The compiler for GPUs gives no time. Exi
 or the evaluation does not fit, with settings that do.
 """
 
+import dataclasses
 import logging
 import os
 
 # what is planned runs elsewhere: a TPU or GPU here stays free
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-from absl import flags
 
 from memsinks_jax.config import Config, InputError, with_fields
 from memsinks_jax.data import contexts
@@ -29,6 +28,7 @@ from memsinks_jax.planning.estimate import (
 )
 from memsinks_jax.planning.fitting import settings, what_fits
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import REQUIRED, option
 from memsinks_jax.training import sharding
 
 logger = logging.getLogger("memsinks_jax.plan")
@@ -164,41 +164,31 @@ def as_json(outcome: Estimate) -> dict:
     )
 
 
-def main() -> None:
-    config_flag = command_line.define_config()
-    topology_flag = flags.DEFINE_string(
-        "topology",
-        None,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    config: Config
+    topology: str = option(
+        REQUIRED,
         "TPU slice (v5e:16x16, v5p:4x4x4) or GPUs of a node (h100:8, a100:8, h200:8, b200:8).",
     )
-    slices_flag = flags.DEFINE_integer(
-        "slices", 1, "Number of TPU slices, along the mesh's data axis."
-    )
-    nodes_flag = flags.DEFINE_integer(
-        "nodes", 1, "Number of nodes of GPUs, along the mesh's data axis."
-    )
-    documents_flag = flags.DEFINE_integer(
-        "documents_per_row",
+    slices: int = option(1, "Number of TPU slices, along the mesh's data axis.")
+    nodes: int = option(1, "Number of nodes of GPUs, along the mesh's data axis.")
+    documents_per_row: int | None = option(
         None,
         f"Upper limit of documents per row; default {_DOCUMENTS_PER_ROW} where they share rows, "
         "else 1.",
     )
 
-    def run() -> dict:
-        config = inherit(
-            command_line.read_config(config_flag), given=command_line.given(config_flag)
-        )
-        command_line.require(topology_flag)
-        return plan(
-            config,
-            topology_flag.value,
-            slices_flag.value,
-            documents_flag.value,
-            nodes_flag.value,
-        )
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    return plan(
+        inherit(options.config, given=command_line.given()),
+        options.topology,
+        slices=options.slices,
+        documents_per_row=options.documents_per_row,
+        nodes=options.nodes,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

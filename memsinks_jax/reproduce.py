@@ -14,13 +14,13 @@ import os
 import pathlib
 import sys
 import tempfile
+from collections.abc import Sequence
 
-from absl import flags
-
-from memsinks_jax.config import InputError
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import option
 from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.studies.figures import (
     audit,
@@ -84,7 +84,7 @@ class FigureOptions:
     seeds: list[int]
     overrides: list[str]
     at_once: int
-    variants: list[str] | None = None
+    variants: Sequence[str] | None = None
     hf: str | None = None
     tofu: str | None = None
     general_text: str | None = None
@@ -106,7 +106,7 @@ def jobs_of(
     figure = (FIGURES | STUDIES)[name]
     figure.check()
     known = figure.variations
-    if asked.variants == []:
+    if asked.variants is not None and not asked.variants:
         raise InputError(
             f"--variants is empty; choose of {', '.join(known)}, or leave it out for all"
         )
@@ -266,71 +266,62 @@ def _check(
         raise InputError(f"{asked.overrides[0]}: figure {name} trains no model; leave it out")
 
 
-def main() -> None:
-    # Overrides are checked against this config here, and passed on to every run's own variant of
-    # it.
-    config_flag = command_line.define_config(str(CONFIGS / "ts_repetition.py"))
-    figure_flag = flags.DEFINE_enum(
-        "figure", None, list(FIGURES | STUDIES), "Figure of the paper, or study."
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    # Overrides are checked against it here, and passed on to every run's own variant of it.
+    config: Config = str(CONFIGS / "ts_repetition.py")
+    figure: str | None = option(None, "Figure of the paper, or study.", choices=FIGURES | STUDIES)
+    all: bool = option(
+        False, "Reproduce every figure of the paper, and write one page of all claims."
     )
-    all_flag = flags.DEFINE_bool(
-        "all", False, "Reproduce every figure of the paper, and write one page of all claims."
-    )
-    dry_flag = flags.DEFINE_bool(
-        "dry_run",
+    dry_run: bool = option(
         False,
         "Print the cost of the first seed's runs: steps, tokens, memory, hours; train nothing.",
+        alias="dry-run",
     )
-    flags.DEFINE_alias("dry-run", "dry_run")
-    preset_flag = flags.DEFINE_string(
-        "preset",
+    preset: str = option(
         "laptop",
         "laptop or paper. Figure 6 has paper,1.7b too; study tofu has small, laptop and full.",
     )
-    seeds_flag = flags.DEFINE_list(
-        "seeds", "0,1,2", "Seeds; every variant is trained once with each."
+    seeds: tuple[str, ...] = option(
+        ("0", "1", "2"), "Seeds; every variant is trained once with each."
     )
-    variants_flag = flags.DEFINE_list("variants", None, "Train only these variants of the figure.")
-    out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    hf_flag = flags.DEFINE_string(
-        "hf",
+    variants: tuple[str, ...] | None = option(None, "Train only these variants of the figure.")
+    out: str | None = option(None, "Folder for results and runs.")
+    hf: str | None = option(
         None,
         "Folder of GPT-2 small, for figures that repeat published experiments; the model that "
         "tofu fine-tunes.",
     )
-    tofu_flag = flags.DEFINE_string("tofu", None, "Folder of TOFU's JSONL files, for study tofu.")
-    text_flag = flags.DEFINE_string(
-        "general_text", None, "File of other text, on which study tofu measures its models."
+    tofu: str | None = option(None, "Folder of TOFU's JSONL files, for study tofu.")
+    general_text: str | None = option(
+        None, "File of other text, on which study tofu measures its models."
     )
-    jobs_flag = flags.DEFINE_integer(
-        "jobs", 0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", lower_bound=0
+    jobs: int = option(0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", 0)
+
+
+def main(options: Options) -> dict:
+    asked = FigureOptions(
+        preset=options.preset,
+        seeds=list(command_line.seeds(options.seeds)),
+        overrides=command_line.overrides(),
+        at_once=options.jobs or default_jobs(),
+        variants=options.variants,
+        hf=options.hf,
+        tofu=options.tofu,
+        general_text=options.general_text,
     )
-
-    def run() -> dict:
-        command_line.read_config(config_flag)
-        asked = FigureOptions(
-            preset_flag.value,
-            list(command_line.seeds(seeds_flag.value)),
-            command_line.overrides(config_flag),
-            jobs_flag.value or default_jobs(),
-            variants_flag.value,
-            hf_flag.value,
-            tofu_flag.value,
-            text_flag.value,
-        )
-        figure = figure_flag.value
-        _check(figure, asked, all_flag.value, dry_flag.value, out_flag.value)
-        if dry_flag.value:
-            return dry_run(list(FIGURES) if all_flag.value else [figure], asked)
-        out = pathlib.Path(out_flag.value)
-        with atomic_folder(out / "results.json"):  # one command at a time
-            if all_flag.value:
-                return reproduce_all(asked, out)
-            jobs = jobs_of(figure, asked, out, {})
-            return reproduce(figure, asked, out, jobs, asked.command(f"--figure={figure}", out))
-
-    command_line.run(run)
+    figure = options.figure
+    _check(figure, asked, options.all, options.dry_run, options.out)
+    if options.dry_run:
+        return dry_run(list(FIGURES) if options.all else [figure], asked)
+    out = pathlib.Path(options.out)
+    with atomic_folder(out / "results.json"):  # one command at a time
+        if options.all:
+            return reproduce_all(asked, out)
+        jobs = jobs_of(figure, asked, out, {})
+        return reproduce(figure, asked, out, jobs, asked.command(f"--figure={figure}", out))
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

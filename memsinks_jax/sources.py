@@ -9,16 +9,16 @@ into the folder if it belongs to the same base. --merge=NAME,NAME --out=DIR writ
 with these sources; export --sinks=keep one with all of them.
 """
 
+import dataclasses
 import logging
 import pathlib
 import sys
-
-from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data.documents import printable
 from memsinks_jax.models.sources import Sources, open_sources
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import REQUIRED, option
 
 logger = logging.getLogger("memsinks_jax.sources")
 
@@ -60,52 +60,47 @@ def _named(found: Sources, given: list[str]) -> list[str]:
     return [found.find(name).name for name in names]
 
 
-def main() -> None:
-    folder_flag = flags.DEFINE_string("folder", None, "Folder that export --sources has written.")
-    add_flag = flags.DEFINE_string("add", "", "Source file to copy into the folder.")
-    remove_flag = flags.DEFINE_string("remove", "", "Name of a source whose file to delete.")
-    merge_flag = flags.DEFINE_multi_string(
-        "merge",
-        [],
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    folder: pathlib.Path = option(REQUIRED, "Folder that export --sources has written.")
+    add: pathlib.Path | None = option(None, "Source file to copy into the folder.")
+    remove: str = option("", "Name of a source whose file to delete.")
+    merge: list[str] = option(
+        (),
         "Names of sources, for a plain model with their sinks; with --out. Repeat it if a name "
         "has a comma.",
     )
-    out_flag = flags.DEFINE_string("out", "", "Folder to write with --merge; it must not exist.")
-    dtype_flag = flags.DEFINE_enum(
-        "dtype", "float32", ("bfloat16", "float32"), "Data type of the merged weights."
+    out: pathlib.Path | None = option(None, "Folder to write with --merge; it must not exist.")
+    dtype: str = option(
+        "float32", "Data type of the merged weights.", choices=("bfloat16", "float32")
     )
 
-    def run() -> dict:
-        command_line.require(folder_flag)
-        folder = pathlib.Path(folder_flag.value)
-        if sum(map(bool, (add_flag.value, remove_flag.value, merge_flag.value))) > 1:
-            raise InputError("--add, --remove and --merge exclude each other; give one at a time")
-        found = open_sources(folder)
-        if add_flag.value:
-            source = found.add(pathlib.Path(add_flag.value))
-            logger.info("added %r: %s", source.name, source.path)
-            return {"added": source.name, "file": str(source.path)}
-        if remove_flag.value:
-            source = found.remove(remove_flag.value)
-            logger.info("removed %r: %s is deleted", source.name, source.path)
-            return {"removed": source.name, "file": str(source.path)}
-        if merge_flag.value:
-            if found.config.sinks.traits.by_context:
-                raise InputError(
-                    f"{folder} has sinks by context, which are no part of a plain model's weights; "
-                    "memsinks_jax.export --sinks=keep puts its sources together"
-                )
-            from memsinks_jax.models.exporting import export  # brings jax
 
-            command_line.require(out_flag)
-            names = _named(found, merge_flag.value)
-            return export(
-                folder, pathlib.Path(out_flag.value), True, dtype_flag.value, groups=names
+def main(options: Options) -> dict:
+    if sum(map(bool, (options.add, options.remove, options.merge))) > 1:
+        raise InputError("--add, --remove and --merge exclude each other; give one at a time")
+    found = open_sources(options.folder)
+    if options.add:
+        source = found.add(options.add)
+        logger.info("added %r: %s", source.name, source.path)
+        return {"added": source.name, "file": str(source.path)}
+    if options.remove:
+        source = found.remove(options.remove)
+        logger.info("removed %r: %s is deleted", source.name, source.path)
+        return {"removed": source.name, "file": str(source.path)}
+    if options.merge:
+        if found.config.sinks.traits.by_context:
+            raise InputError(
+                f"{options.folder} has sinks by context, which are no part of a plain model's "
+                "weights; memsinks_jax.export --sinks=keep puts its sources together"
             )
-        return _listing(found)
+        from memsinks_jax.models.exporting import export  # brings jax
 
-    command_line.run(run)
+        command_line.require(options, "out")
+        names = _named(found, options.merge)
+        return export(options.folder, options.out, True, options.dtype, groups=names)
+    return _listing(found)
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

@@ -7,6 +7,7 @@ and the metric to sort points by (MEASURE). A field set on the command line is n
 same command resumes. Writes results.json, a picture and index.html.
 """
 
+import dataclasses
 import itertools
 import pathlib
 import statistics
@@ -15,10 +16,11 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from memsinks_jax.config import RULES, InputError, nearest_field, shown
+from memsinks_jax.config import RULES, Config, InputError, nearest_field, shown
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.pictures import plt, save, tidy
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import REQUIRED, option
 from memsinks_jax.runs.interruption import atomic_folder
 from memsinks_jax.studies.figures.runs import (
     Run,
@@ -239,36 +241,29 @@ def _load(path: pathlib.Path):
     return module
 
 
-def main() -> None:
-    config_flag = command_line.define_config()
-    seeds_flag = flags.DEFINE_list("seeds", "0", "Seeds; every point is trained once with each.")
-    out_flag = flags.DEFINE_string("out", None, "Folder for results and runs.")
-    jobs_flag = flags.DEFINE_integer(
-        "jobs", 0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", lower_bound=0
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    config: Config
+    seeds: tuple[str, ...] = option(("0",), "Seeds; every point is trained once with each.")
+    out: str = option(REQUIRED, "Folder for results and runs.")
+    jobs: int = option(0, "Parallel runs; 0: one per core on a CPU, up to 8, else one.", 0)
+
+
+def main(options: Options) -> dict:
+    seeds, overrides = list(command_line.seeds(options.seeds)), command_line.overrides()
+    name = config_flags.get_config_filename(flags.FLAGS["config"])
+    path, _, choice = name.partition(":")
+    command = " ".join(
+        [
+            f"python -m memsinks_jax.sweep --config={name} --seeds={','.join(map(str, seeds))}",
+            *overrides,
+            f"--out={options.out}",
+        ]
     )
-
-    def run() -> dict:
-        command_line.read_config(config_flag)
-        command_line.require(out_flag)
-        seeds, overrides = (
-            list(command_line.seeds(seeds_flag.value)),
-            command_line.overrides(config_flag),
-        )
-        name = config_flags.get_config_filename(flags.FLAGS[config_flag.name])
-        path, _, choice = name.partition(":")
-        command = " ".join(
-            [
-                f"python -m memsinks_jax.sweep --config={name} --seeds={','.join(map(str, seeds))}",
-                *overrides,
-                f"--out={out_flag.value}",
-            ]
-        )
-        out, at_once = pathlib.Path(out_flag.value), jobs_flag.value or default_jobs()
-        with atomic_folder(out / "results.json"):  # one command at a time
-            return sweep(pathlib.Path(path), choice, seeds, overrides, out, at_once, command)
-
-    command_line.run(run)
+    out, at_once = pathlib.Path(options.out), options.jobs or default_jobs()
+    with atomic_folder(out / "results.json"):  # one command at a time
+        return sweep(pathlib.Path(path), choice, seeds, overrides, out, at_once, command)
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

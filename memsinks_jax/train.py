@@ -7,6 +7,7 @@ With --plan it prints how often each document would be read, and exits: nothing 
 written.
 """
 
+import dataclasses
 import logging
 import pathlib
 import sys
@@ -17,52 +18,48 @@ from memsinks_jax.runs.interruption import Interruption
 def main() -> None:
     # before the imports below, which take seconds: no signal may be lost
     interruption = Interruption()
-    from absl import flags
-
-    from memsinks_jax.config import InputError
+    from memsinks_jax.config import Config, InputError
     from memsinks_jax.runs import command_line
-    from memsinks_jax.training import hosts
+    from memsinks_jax.runs.command_line import option
+    from memsinks_jax.training.hosts import Hosts, start, supervise
 
-    config_flag = command_line.define_config()
-    workdir_flag = flags.DEFINE_string(
-        "workdir", None, "Folder of the run; created if missing, resumed if it exists."
-    )
-    host_flags = hosts.define_flags()
-    profile_flag = flags.DEFINE_string(
-        "profile", "", "Steps to profile with JAX, FIRST:LAST, for example 10:14."
-    )
-    wandb_flag = flags.DEFINE_string("wandb", "", "Weights & Biases project to log the metrics to.")
-    plan_flag = flags.DEFINE_bool(
-        "plan", False, "Print how often documents would be read; train nothing."
-    )
     logger = logging.getLogger("memsinks_jax.train")
 
-    def run() -> dict:
-        config = command_line.read_config(config_flag)
-        if plan_flag.value:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options:
+        config: Config
+        workdir: pathlib.Path | None = option(
+            None, "Folder of the run; created if missing, resumed if it exists."
+        )
+        profile: str = option("", "Steps to profile with JAX, FIRST:LAST, for example 10:14.")
+        wandb: str = option("", "Weights & Biases project to log the metrics to.")
+        plan: bool = option(False, "Print how often documents would be read; train nothing.")
+        hosts: Hosts
+
+    def run(options: Options) -> dict:
+        config = options.config
+        if options.plan:
             from memsinks_jax.data.corpus import load_corpus
             from memsinks_jax.data.counts import as_text, counts
             from memsinks_jax.models.initial import inherit
 
-            config = inherit(config, given=command_line.given(config_flag))
+            config = inherit(config, given=command_line.given())
             counted = counts(load_corpus(config))
             logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted
-        command_line.require(workdir_flag)
-        first, _, last = profile_flag.value.partition(":")
-        if profile_flag.value and not (
+        command_line.require(options, "workdir")
+        first, _, last = options.profile.partition(":")
+        if options.profile and not (
             first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)
         ):
             raise InputError(
-                f"--profile={profile_flag.value} is not FIRST:LAST; give two steps, for example "
-                "10:14"
+                f"--profile={options.profile} is not FIRST:LAST; give two steps, for example 10:14"
             )
-        coordinator, processes, process = (flag.value for flag in host_flags)
-        if coordinator:
-            code = hosts.supervise("memsinks_jax.train", sys.argv[1:], interruption)
+        if options.hosts.coordinator:
+            code = supervise("memsinks_jax.train", sys.argv[1:], interruption)
             if code is not None:
                 sys.exit(code)
-            hosts.start(coordinator, processes, process)
+            start(**vars(options.hosts))
             from jax.experimental.multihost_utils import reached_preemption_sync_point
 
             interruption.use_preemption_service(reached_preemption_sync_point)
@@ -71,12 +68,12 @@ def main() -> None:
 
         result = train_and_evaluate(
             config,
-            pathlib.Path(workdir_flag.value),
+            options.workdir,
             lambda step: interruption.requested(),
             interruption.save_first,
             profiled=range(int(first), int(last) + 1) if first else range(0),
-            wandb=wandb_flag.value,
-            given=command_line.given(config_flag),
+            wandb=options.wandb,
+            given=command_line.given(),
         )
         logger.info(
             "%s",
@@ -86,7 +83,7 @@ def main() -> None:
         )
         return result
 
-    command_line.run(run)
+    command_line.run(run, Options)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 before and after.
 """
 
+import dataclasses
 import difflib
 import itertools
 import logging
@@ -15,7 +16,7 @@ import numpy as np
 import tqdm
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, shown
+from memsinks_jax.config import Config, InputError, setting, shown
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
@@ -33,13 +34,18 @@ _MOST = 512  # documents to measure per set
 PLACEBOS = 4  # placebo removals, each of as many other ids
 
 
-class Request(NamedTuple):
-    """What to remove. Give one of these, of a folder with sinks of groups `group` and its texts."""
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to remove. Give one of these, of a folder with sinks of groups `group` and its texts,
+    which may be a prepared corpus.
+    """
 
-    documents: str = ""  # glob; of a group, to be measured: or a prepared corpus
-    ids: tuple[str, ...] = ()  # hexadecimal
-    group: str = ""
-    text: str = ""  # a file, or the text itself; with sinks by context
+    documents: str = setting("", "Path or glob of files with the documents to remove.")
+    ids: tuple[str, ...] = setting(
+        (), "Ids of the documents to remove, from the run's documents.jsonl."
+    )
+    group: str = setting("", "Group to remove, for runs with ids by group and folders of sources.")
+    text: str = setting("", "With sinks by context: a file, or the text itself, to remove.")
 
 
 class Found(NamedTuple):
@@ -72,7 +78,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
         )
     if run.groups and not run.stored.is_run:
         return _of_group(workdir, run, asked, {"others": others, "held_out": held_out})
-    if sum(map(bool, asked)) != 1:
+    if sum(map(bool, vars(asked).values())) != 1:
         raise InputError("give what to remove by one of --documents, --ids, --group and --text")
     if asked.text and not by_context:
         raise InputError(

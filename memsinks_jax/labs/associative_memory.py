@@ -4,13 +4,13 @@
 Writes results.json, figure_NAME.png and index.html once everything is done.
 """
 
+import dataclasses
 import functools
-
-from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.model import host_memory
 from memsinks_jax.runs import command_line
+from memsinks_jax.runs.command_line import option
 from memsinks_jax.studies.labs import study as shared
 from memsinks_jax.studies.labs.associative_memory import (
     figure_laws,
@@ -55,40 +55,40 @@ def measure(settings: dict[str, FigureSettings]) -> list[shared.Study]:
     return shared.measure("figure", makers)
 
 
-def main() -> None:
-    figure = flags.DEFINE_enum(
-        "figure", None, [*FIGURES, "all"], "Figure of the paper, or study.", required=True
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    figure: str = option(
+        None, "Figure of the paper, or study.", choices=[*FIGURES, "all"], required=True
     )
-    out = shared.out_flag()
-    seed = flags.DEFINE_integer("seed", 0, "Random seed.")
-    choices = [
-        flags.DEFINE_integer("runs", None, "Draws of data and embeddings; default: the figure's."),
-        flags.DEFINE_float("alpha", None, "Exponent of Zipf's law."),
-        flags.DEFINE_integer("n", None, "Inputs, the paper's N; documents in the study of sinks."),
-        flags.DEFINE_integer("m", None, "Outputs, the paper's M."),
-        flags.DEFINE_list(
-            "d", None, "Dimensions of the embeddings; numbers of sinks in the study of sinks."
-        ),
-        flags.DEFINE_integer(
-            "p", None, "Inputs a thresholded scheme stores, the paper's P (figures 1 and 3)."
-        ),
-    ]
+    seed: int = option(0, "Random seed.")
+    runs: int | None = option(None, "Draws of data and embeddings; default: the figure's.")
+    alpha: float | None = option(None, "Exponent of Zipf's law.")
+    n: int | None = option(None, "Inputs, the paper's N; documents in the study of sinks.")
+    m: int | None = option(None, "Outputs, the paper's M.")
+    d: tuple[str, ...] | None = option(
+        None, "Dimensions of the embeddings; numbers of sinks in the study of sinks."
+    )
+    p: int | None = option(
+        None, "Inputs a thresholded scheme stores, the paper's P (figures 1 and 3)."
+    )
+    out: str = option(None, "Folder for results.json, the pictures and index.html.", required=True)
 
-    def run() -> dict:
-        chosen = {flag.name: flag.value for flag in choices if flag.value is not None}
-        if "d" in chosen:
-            chosen["d"] = command_line.whole_numbers("d", chosen["d"], "32,64,128")
-        every = figure.value == "all"
-        names = FIGURES if every else [figure.value]
-        settings = {name: settings_of(name, seed.value, chosen, lenient=every) for name in names}
-        with shared.folder(out.value) as path:
-            studies = measure(settings)
-            seeds = sorted({run["seed"] for study in studies for run in study.runs})
-            about = {"figure": figure.value, "preset": "laptop", "seeds": seeds}
-            return shared.write(path, about, TITLE, studies, shared.command("associative_memory"))
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    given = {name: getattr(options, name) for name in ("runs", "alpha", "n", "m", "d", "p")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "d" in chosen:
+        chosen["d"] = command_line.whole_numbers("d", chosen["d"], "32,64,128")
+    every = options.figure == "all"
+    names = FIGURES if every else [options.figure]
+    settings = {name: settings_of(name, options.seed, chosen, lenient=every) for name in names}
+    with shared.folder(options.out) as path:
+        studies = measure(settings)
+        seeds = sorted({run["seed"] for study in studies for run in study.runs})
+        about = {"figure": options.figure, "preset": "laptop", "seeds": seeds}
+        command = command_line.command("labs.associative_memory")
+        return shared.write(path, about, TITLE, studies, command)
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

@@ -6,6 +6,7 @@ index.html once everything is done. Training saves its state to runs/ next to th
 resumes from there, and experiments with the same --out share their runs.
 """
 
+import dataclasses
 import functools
 import logging
 import pathlib
@@ -15,10 +16,10 @@ import threading
 import time
 
 import tqdm
-from absl import flags
 
 from memsinks_jax.model import host_memory
 from memsinks_jax.runs import command_line, interruption
+from memsinks_jax.runs.command_line import option
 from memsinks_jax.studies.labs import study as shared
 from memsinks_jax.studies.labs.induction_head import bigrams, presets, sinks, training
 from memsinks_jax.studies.labs.induction_head.bigrams import Statistics
@@ -111,42 +112,36 @@ def forecast(preset: Preset, names: list[str]) -> str:
     return f"preset {preset.name}: {runs} runs ({all_sizes}), about {length} on this machine"
 
 
-def main() -> None:
-    experiment = flags.DEFINE_enum(
-        "experiment", None, [*EXPERIMENTS, "all"], "Experiment.", required=True
-    )
-    out, seeds_flag = shared.out_flag(), shared.seeds_flag()
-    text = flags.DEFINE_string(
-        "text", None, "Text file to count bigrams in; default: the bundled table."
-    )
-    preset_flag = flags.DEFINE_enum(
-        "preset", "laptop", ["laptop", "paper"], "Size of model and training."
-    )
-    choices = [
-        flags.DEFINE_integer("k", None, "Triggers per sequence; default 5."),
-        flags.DEFINE_integer("d", None, "Width; default: the preset's."),
-        flags.DEFINE_integer("batch", None, "Sequences per step; default: the preset's."),
-        flags.DEFINE_integer("steps", None, "Steps of a run; default: the experiment's."),
-    ]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    experiment: str = option(None, "Experiment.", choices=[*EXPERIMENTS, "all"], required=True)
+    text: str | None = option(None, "Text file to count bigrams in; default: the bundled table.")
+    preset: str = option("laptop", "Size of model and training.", choices=["laptop", "paper"])
+    k: int | None = option(None, "Triggers per sequence; default 5.")
+    d: int | None = option(None, "Width; default: the preset's.")
+    batch: int | None = option(None, "Sequences per step; default: the preset's.")
+    steps: int | None = option(None, "Steps of a run; default: the experiment's.")
+    out: str = option(None, "Folder for results.json, the pictures and index.html.", required=True)
+    seeds: tuple[str, ...] = option(("0", "1", "2"), "Whole numbers; three or more give intervals.")
 
-    def run() -> dict:
-        chosen = {flag.name: flag.value for flag in choices if flag.value is not None}
-        seeds = command_line.seeds(seeds_flag.value)
-        statistics = bigrams.bundled() if text.value is None else bigrams.read_text(text.value)
-        preset = Preset(preset_flag.value, statistics, seeds, **chosen).check()
-        names = list(EXPERIMENTS) if experiment.value == "all" else [experiment.value]
-        for name in names:
-            for recipe in EXPERIMENTS[name].recipes(preset).values():
-                recipe.law.check(statistics)
-        if preset.name == "paper" or sys.stderr.isatty():
-            logger.info("%s", forecast(preset, names))
-        about = {"experiment": experiment.value, "preset": preset.name, "seeds": list(seeds)}
-        with shared.folder(out.value) as path:
-            studies = measure(preset, names, path)
-            return shared.write(path, about, TITLE, studies, shared.command("induction_head"))
 
-    command_line.run(run)
+def main(options: Options) -> dict:
+    given = {name: getattr(options, name) for name in ("k", "d", "batch", "steps")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    seeds = command_line.seeds(options.seeds)
+    statistics = bigrams.bundled() if options.text is None else bigrams.read_text(options.text)
+    preset = Preset(options.preset, statistics, seeds, **chosen).check()
+    names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
+    for name in names:
+        for recipe in EXPERIMENTS[name].recipes(preset).values():
+            recipe.law.check(statistics)
+    if preset.name == "paper" or sys.stderr.isatty():
+        logger.info("%s", forecast(preset, names))
+    about = {"experiment": options.experiment, "preset": preset.name, "seeds": list(seeds)}
+    with shared.folder(options.out) as path:
+        studies, command = measure(preset, names, path), command_line.command("labs.induction_head")
+        return shared.write(path, about, TITLE, studies, command)
 
 
 if __name__ == "__main__":
-    main()
+    command_line.run(main, Options)

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 from memsinks_jax.atomic import atomic_file
-from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError
+from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError, choice, setting
 from memsinks_jax.data import prepared
 from memsinks_jax.data.contexts import letters_of
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
@@ -16,19 +16,59 @@ from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
 logger = logging.getLogger(__name__)
 
 TEMPLATE = r"Question: {prompt}\nAnswer: "  # of a --prompt_field without --template
-DEFAULTS = {
-    "text_field": "text",
-    "group_field": "",
-    "on_error": "stop",
-    "near_duplicates": "close",
-    "contexts": "",
-    "max_document_mib": 16,
-    "shard_mib": 0,
-    "end_of_text": "",
-    "prompt_field": "",
-    "messages_field": "",
-    "template": "",
-}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides how a corpus comes out; the rest decides where it is made."""
+
+    end_of_text: str = setting(
+        "",
+        "Token of a tokenizer.json that ends documents; by default the one that its folder names, "
+        "else the one with a usual name.",
+    )
+    text_field: str = setting("text", "Field of a record that holds the text; a.b is field b of a.")
+    prompt_field: str = setting(
+        "",
+        "Field with a prompt, which the text answers. Then the loss counts the answers' tokens "
+        "alone.",
+    )
+    template: str = setting(
+        "",
+        rf"Text around a {{prompt}}, with the escapes \n, \t and \\, before its answer; default "
+        f"'{TEMPLATE}'. chat: the template of the --tokenizer's model.",
+    )
+    messages_field: str = setting(
+        "",
+        "Field with a conversation, a list of messages with a role and a content, for the chat "
+        "template of the --tokenizer's model; the loss counts the assistant's messages, but those "
+        'with "weight": 0.',
+    )
+    group_field: str = setting(
+        "", "Field that holds the group (domain, author, licence), for config.data.ids=group."
+    )
+    on_error: str = choice(
+        "stop",
+        "What to do with a record that cannot be used; skip counts and lists it.",
+        stop="",
+        skip="",
+    )
+    near_duplicates: str = choice(
+        "close",
+        "Find edited copies: close finds those with up to 5% of the tokens changed, loose up to "
+        "10%, in small corpora.",
+        close="",
+        loose="",
+        none="",
+    )
+    contexts: str = setting(
+        "",
+        "How to find the contexts that have sinks with config.sinks.kind=by_context: settings of "
+        "config.contexts that differ from their defaults, such as length=12,stretch=24. none: do "
+        "not.",
+    )
+    max_document_mib: int = setting(16, "Upper limit of a document's size, in MiB.", 1)
+    shard_mib: int = setting(0, "Input per shard, in MiB; 0: a 256th of all, from 4 to 256.", 0)
 
 
 def prepare(
@@ -52,7 +92,7 @@ def prepare(
       vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes
         by default.
       command: that asks for it; the page shows it.
-      settings: see DEFAULTS.
+      settings: see Settings.
     Returns:
       The report: {"documents", "tokens", "duplicates", "near_duplicate_clusters", "skipped", ...}.
     Raises:
@@ -65,7 +105,7 @@ def prepare(
     from memsinks_jax.preparing.stages import Where, claimed
     from memsinks_jax.preparing.vocabulary import sample, train_on_sample
 
-    settings = _used(DEFAULTS | settings, tokenizer, vocabulary_size)
+    settings = _used(vars(Settings(**settings)), tokenizer, vocabulary_size)
     chats = "messages_field" in settings or settings.get("template") == CHAT
     opened = (
         open_tokenizer(pathlib.Path(tokenizer), settings.get("end_of_text")) if tokenizer else None
@@ -120,7 +160,9 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
         raise InputError(
             f"--template={settings['template']} is of --prompt_field; give that too, or omit this"
         )
-    named = [name for name in ("prompt_field", "text_field") if settings[name] != DEFAULTS[name]]
+    named = [
+        name for name in ("prompt_field", "text_field") if settings[name] != getattr(Settings, name)
+    ]
     if settings["messages_field"] and named:
         raise InputError(f"--messages_field holds whole conversations; omit it or --{named[0]}")
     if tokenizer and vocabulary_size:

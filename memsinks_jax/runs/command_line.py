@@ -7,15 +7,19 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import platform
 import re
+import shlex
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Iterable
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -25,6 +29,7 @@ from memsinks_jax import __version__, private_interfaces
 from memsinks_jax.config import (
     Config,
     InputError,
+    Rule,
     flatten,
     nearest_field,
     settable,
@@ -61,7 +66,61 @@ _ADVICE = {
 JSON = flags.DEFINE_bool("json", False, "Print one JSON object as the last line of stdout.")
 
 
-def define_config(default: str | None = None) -> flags.FlagHolder:
+REQUIRED = dataclasses.MISSING  # the default of an option that has to be given
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    pathlib.Path: flags.DEFINE_string,
+    tuple: flags.DEFINE_list,  # --name=a,b
+    list: flags.DEFINE_multi_string,  # --name=a --name=b
+}
+
+
+def option(default, about: str, *bounds: float, choices: Iterable[str] = (), **absl):
+    """A field of a command's options, as `config.setting` is one of a config.
+
+    Args:
+      bounds: the lowest value, and the highest.
+      absl: required=True lets absl refuse a command without it; alias is another name.
+    """
+    rule = Rule(about, *bounds, choices=dict.fromkeys(choices, ""))
+    return dataclasses.field(default=default, metadata={"rule": rule, "absl": absl})
+
+
+def _kind(field: dataclasses.Field) -> type:
+    """The type of a field: int of `int | None`, tuple of `tuple[str, ...]`."""
+    is_union = isinstance(field.type, types.UnionType)
+    kind = typing.get_args(field.type)[0] if is_union else field.type
+    return typing.get_origin(kind) or kind
+
+
+def _define(options: type) -> None:
+    """Defines a flag for every field of a dataclass, and of those that are its fields."""
+    for field in dataclasses.fields(options):
+        name, kind = field.name, _kind(field)
+        default = None if field.default is REQUIRED else field.default
+        if kind is Config:
+            _define_config(default)
+        elif dataclasses.is_dataclass(kind):
+            _define(kind)
+        else:
+            rule, of_command = field.metadata["rule"], {"module_name": sys.argv[0]}
+            absl = of_command | field.metadata.get("absl", {})
+            alias = absl.pop("alias", None)
+            if rule.choices:
+                flags.DEFINE_enum(name, default, list(rule.choices), rule.about, **absl)
+            else:
+                ends = [end if math.isfinite(end) else None for end in (rule.lowest, rule.highest)]
+                default = list(default) if isinstance(default, tuple) else default
+                bounds = ends if kind in (int, float) else ()
+                _DEFINE[kind](name, default, rule.about, *bounds, **absl)
+            if alias:
+                flags.DEFINE_alias(alias, name, **of_command)
+
+
+def _define_config(default: str | None) -> None:
     """The flag --config=FILE[:VARIANT] with its overrides --config.NAME=VALUE."""
     about = (
         "Config file, or name of one in configs/, with its choices: ts_repetition:sinks, "
@@ -70,15 +129,34 @@ def define_config(default: str | None = None) -> flags.FlagHolder:
     holder = config_flags.DEFINE_config_file("config", None, about)
     private_interfaces.change_config(flags.FLAGS["config"], settable)
     flags.set_default(holder, default)
-    return holder
 
 
-def require(*holders: flags.FlagHolder) -> None:
-    """Raises InputError, with the flag's help, for the first flag that is not given."""
-    for holder in holders:
-        if not holder.value:
-            about = flags.FLAGS[holder.name].help.splitlines()[0]  # absl adds lines about lists
-            raise InputError(f"--{holder.name} is missing: {about}")
+def _read(options: type):
+    """An instance of a dataclass of options; a path that is empty is None. Raises InputError."""
+    fields, values = dataclasses.fields(options), {}
+    # The last ones first: a config is read when the flags themselves are known to go together.
+    for field in reversed(fields):
+        name, kind = field.name, _kind(field)
+        if dataclasses.is_dataclass(kind) and kind is not Config:
+            values[name] = _read(kind)
+            continue
+        value = flags.FLAGS[name].value
+        if kind is Config:
+            values[name] = _read_config(value) if value or field.default else None
+        else:
+            absent = value is None or (kind is pathlib.Path and not value)
+            values[name] = None if absent else kind(value)
+    found = options(**values)
+    require(found, *(field.name for field in fields if field.default is REQUIRED))
+    return found
+
+
+def require(options: object, *names: str) -> None:
+    """Raises InputError, with the flag's help, for the first of these options that is not given."""
+    for name in names:
+        if not getattr(options, name):
+            about = flags.FLAGS[name].help.splitlines()[0]  # absl adds lines about lists
+            raise InputError(f"--{name} is missing: {about}")
 
 
 def whole_numbers(flag: str, texts: list[str], example: str, least: int = 0) -> tuple[int, ...]:
@@ -106,13 +184,13 @@ def seeds(texts: list[str]) -> tuple[int, ...]:
     return tuple(map(int, texts))
 
 
-def read_config(holder: flags.FlagHolder) -> Config:
+def _read_config(given) -> Config:
     """The validated config of the command line."""
-    if holder.value is None:
+    if given is None:
         raise InputError("--config is missing; give a file, for example --config=configs/smoke.py")
     try:
         # ml_collections keeps back a file's errors until the config is first read.
-        values = flatten(holder.value)
+        values = flatten(given)
     except OSError as error:
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py")))
         reason = _one_line(error.__cause__ or error)
@@ -126,20 +204,27 @@ def read_config(holder: flags.FlagHolder) -> Config:
     return validate(with_fields(Config(), values))
 
 
-def given(holder: flags.FlagHolder) -> dict:
+def given() -> dict:
     """{SECTION.FIELD: value} of the --config.SECTION.FIELD=VALUE flags of the command line."""
-    return config_flags.get_override_values(flags.FLAGS[holder.name])
+    return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def overrides(holder: flags.FlagHolder) -> list[str]:
+def overrides() -> list[str]:
     """The same flags, to pass on to another command."""
-    return [f"--config.{name}={value}" for name, value in given(holder).items()]
+    return [f"--config.{name}={value}" for name, value in given().items()]
 
 
-def run(main: Callable[[], dict]) -> None:
-    """Runs a command: parses flags, calls `main`, prints its result with --json, turns errors into
-    exit codes.
+def command(name: str) -> str:
+    """The command that runs, for a page."""
+    return " ".join([f"python -m memsinks_jax.{name}", *map(shlex.quote, sys.argv[1:])])
+
+
+def run(main: Callable[..., dict], options: type | None = None) -> None:
+    """Runs a command: parses flags, calls `main` with an instance of `options`, prints its result
+    with --json, turns errors into exit codes.
     """
+    if options:
+        _define(options)
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
@@ -150,7 +235,7 @@ def run(main: Callable[[], dict]) -> None:
         keep_compiled_programs()
         try:
             interruption.end_at_once()  # unless the command listens itself
-            result = main()
+            result = main(_read(options)) if options else main()
             interruption.ignore()
             if JSON.value:
                 print(json.dumps(result))

@@ -63,8 +63,7 @@ def _own(defined: flags.FlagValues) -> list[flags.Flag]:
     commands.
     """
     of = defined.flags_by_module_dict()
-    shared = [name for name in of if name.startswith("memsinks_jax.")]
-    ours = [flag for module in (sys.argv[0], *reversed(shared)) for flag in of.get(module, ())]
+    ours = [*of.get(sys.argv[0], ()), *of.get("memsinks_jax.runs.command_line", ())]
     return sorted(
         (flag for flag in ours if "." not in flag.name), key=lambda flag: flag.name != "config"
     )

@@ -3,6 +3,7 @@ lost.
 """
 
 import ctypes
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import numpy as np
 
 from memsinks_jax import private_interfaces
-from memsinks_jax.config import InputError
+from memsinks_jax.config import InputError, setting
 from memsinks_jax.runs.interruption import EXIT_INTERRUPTED, Interruption
 from memsinks_jax.training import rendezvous
 
@@ -47,6 +48,26 @@ def supervise(module: str, arguments: list[str], interruption: Interruption) -> 
         file=sys.stderr,
     )
     return EXIT_INTERRUPTED
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The options of a command that runs on several hosts, as `start` takes them."""
+
+    coordinator: str = setting(
+        "",
+        "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, "
+        "Open MPI).",
+    )
+    processes: int = setting(1, "Number of processes, with --coordinator=HOST:PORT.", 1)
+    process: int = setting(0, "Rank of this process, from 0.", 0)
+
+    def __post_init__(self):
+        if not self.coordinator and (self.processes, self.process) != (1, 0):
+            raise InputError(
+                f"flags {', '.join(f'{name}={value}' for name, value in vars(self).items())}: "
+                "several hosts need --coordinator=HOST:PORT, the address of process 0"
+            )
 
 
 def start(coordinator: str, processes: int, process: int) -> None:
@@ -145,27 +166,3 @@ def union(numbers: np.ndarray) -> np.ndarray:
 def all_equal(digest: str) -> bool:
     """Whether every host has the same hexadecimal digest, by its first 48 bits."""
     return len(set(all_gather(int(digest[:12], 16)))) == 1
-
-
-def define_flags() -> tuple:
-    """Defines the flags for running on several hosts -> their holders, as `start` takes them."""
-    from absl import flags
-
-    holders = (
-        flags.DEFINE_string(
-            "coordinator",
-            "",
-            "For several hosts: HOST:PORT of process 0, or auto (TPU pods, Slurm, Kubernetes, "
-            "Open MPI).",
-        ),
-        flags.DEFINE_integer(
-            "processes", 1, "Number of processes, with --coordinator=HOST:PORT.", lower_bound=1
-        ),
-        flags.DEFINE_integer("process", 0, "Rank of this process, from 0.", lower_bound=0),
-    )
-    flags.register_multi_flags_validator(
-        [holder.name for holder in holders],
-        lambda given: given["coordinator"] or (given["processes"], given["process"]) == (1, 0),
-        "several hosts need --coordinator=HOST:PORT, the address of process 0",
-    )
-    return holders

@@ -17,7 +17,7 @@ from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.preparing import vocabulary
 from memsinks_jax.preparing.inputs import make_plan
-from memsinks_jax.preparing.prepare import DEFAULTS, prepare
+from memsinks_jax.preparing.prepare import Settings, prepare
 
 STORIES = [stories.story(1, index).text for index in range(60)]
 
@@ -27,7 +27,7 @@ def write_texts(path, texts):
 
 
 def plan_of(pattern, **settings):
-    return make_plan([str(pattern)], DEFAULTS | settings)
+    return make_plan([str(pattern)], vars(Settings(**settings)))
 
 
 def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, caplog):

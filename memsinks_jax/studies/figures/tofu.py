@@ -103,7 +103,7 @@ _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
 def prepare(out: pathlib.Path, asked) -> list[str]:
-    """Writes and prepares the corpora of all seeds -> flags of all runs, for a `Request`."""
+    """Writes and prepares the corpora of all seeds -> flags of all runs, for `FigureOptions`."""
     missing = [name for name in ("hf", "tofu", "general_text") if not getattr(asked, name)]
     if missing:
         raise InputError(

@@ -6,14 +6,12 @@ import itertools
 import logging
 import os
 import pathlib
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tqdm
-from absl import flags
 
 from memsinks_jax.config import InputError
 from memsinks_jax.reporting import pictures, report
@@ -82,21 +80,6 @@ class Claims(list[Claim]):
 def mean_ci(values: Iterable[float], digits: int = 2) -> str:
     """'0.95 ± 0.01': the mean over seeds, and half of its 95% interval."""
     return with_interval(list(map(float, values)), digits)
-
-
-def out_flag() -> flags.FlagHolder:
-    help = "Folder for results.json, the pictures and index.html."
-    return flags.DEFINE_string("out", None, help, required=True)
-
-
-def seeds_flag() -> flags.FlagHolder:
-    help = "Whole numbers; three or more give intervals."
-    return flags.DEFINE_list("seeds", ["0", "1", "2"], help)
-
-
-def command(lab: str) -> str:
-    """The command that runs, for the page."""
-    return " ".join([f"python -m memsinks_jax.labs.{lab}", *map(shlex.quote, sys.argv[1:])])
 
 
 @contextlib.contextmanager
