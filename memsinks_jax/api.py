@@ -23,14 +23,14 @@ import numpy as np
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
-from memsinks_jax.data.documents import in_words, printable
+from memsinks_jax.data.documents import Document, in_words, printable
 from memsinks_jax.data.mixture import LISTED
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
 from memsinks_jax.editing.memory import interventions
 from memsinks_jax.editing.memory_file import load_all
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents, batches_by_length, of_corpus
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents, batches_by_length, of_corpus
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
@@ -64,12 +64,9 @@ class Model:
                 f"{place!r:.60} is no place of a model; give the path of a run or a folder"
             )
         self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
-        run = self.run
-        loaded = load_all(memories, run.config, run.params)
+        loaded = load_all(memories, self.run.config, self.run.params)
         self._change = functools.partial(interventions, loaded) if loaded else no_change
-        self.generator = Generator(
-            run.config, run.tokenizer, run.params, run.opened, self._change, run.contexts
-        )
+        self.generator = Generator.of(self.run, self._change)
 
     def loss(self, texts: Sequence[str], sinks: str = "drop", group: str = "") -> np.ndarray:
         """Nats per token of every text, end of text included, each alone in its context -> float64
@@ -236,61 +233,15 @@ def evaluate(
       [{"source", "id", "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
     model, floor = Model(workdir, memories), None
-    config = model.run.config
     if files:
-        texts, tokens, answers, around = read_tokens(files, model.run.tokenizer)
-        if group or not model.finds_groups(mode):
-            identities = model.identities(tokens, mode, group)
-        else:  # whose a question is must not be read in its answer
-            opens = [
-                0 if of is None or not len(of) else of[0, 0]
-                for of in answers or [None] * len(tokens)
-            ]
-            asked = [
-                each[:stop] if stop else each for each, stop in zip(tokens, opens, strict=True)
-            ]
-            identities = model.identities(asked, mode)
-            known = np.count_nonzero(model.run.opened(identities))
-            logger.info(
-                "about a group that has sinks: %d of %s", known, in_words(len(tokens), "document")
-            )
-        found = Documents(tokens, identities, answers=answers, around=around)
+        texts, found = _of_files(model, mode, files, group)
     elif group:
         raise InputError("--group is the group of other files; name them by --files=GLOB")
-    elif not model.run.stored.is_run:
-        raise InputError(
-            f"{workdir} is a model without the documents of a run; give others by --files=GLOB"
-        )
     else:
-        corpus = workdirs.read_corpus(workdir)
-        indices = corpus.mixture.documents(role)
-        if not len(indices):
-            raise InputError(
-                f"{workdir} has no {role} documents; choose another of "
-                f"--documents={'|'.join(ROLES)}"
-            )
-        if role == "unique" and len(indices) == LISTED:
-            logger.warning(
-                "at most %s are measured: the first ones", in_words(LISTED, "unique document")
-            )
-        texts, found = [corpus.document(i) for i in indices], of_corpus(corpus, indices)
-        floor = entropy_floor(corpus, indices)
-    if found.answers and not reads_whole(config.data):
-        usable = np.flatnonzero(found.measurable(config.data.row_length))
-        if len(usable) < len(texts):
-            logger.warning(
-                "their prompts fill the context, left out: %d of %s",
-                len(texts) - len(usable),
-                in_words(len(texts), "document"),
-            )
-        if not len(usable):
-            raise InputError(
-                f"{files or workdir}: no document has an answer within the context; give shorter "
-                "prompts"
-            )
-        texts, found = [texts[i] for i in usable], found.chosen(usable)
+        texts, found, floor = _of_run(model, role)
+    texts, found = _answering(model, texts, found, files or str(workdir))
     nats, counts = model.document_losses(found, mode)
-    if not has_sinks(config):
+    if not has_sinks(model.run.config):
         logger.info("this model has no sinks: --sinks=%s changes nothing", mode)
     per_document = [
         {
@@ -301,12 +252,73 @@ def evaluate(
         }
         for text, identity, nat, count in zip(texts, found.identities, nats, counts, strict=True)
     ]
-    result = {
+    return {
         "loss": float(nats.sum() / counts.sum()),
         "documents": len(texts),
         "tokens": int(counts.sum()),
+        "sinks": mode,
+        "per_document": per_document,
+        "entropy_floor": floor,
     }
-    return result | {"sinks": mode, "per_document": per_document, "entropy_floor": floor}
+
+
+def _of_files(model: Model, mode: str, files: str, group: str) -> tuple[list[Document], Documents]:
+    texts, tokens, answers, around = read_tokens(files, model.run.tokenizer)
+    if group or not model.finds_groups(mode):
+        identities = model.identities(tokens, mode, group)
+    else:  # whose a question is must not be read in its answer
+        opens = [
+            0 if of is None or not len(of) else of[0, 0] for of in answers or [None] * len(tokens)
+        ]
+        asked = [each[:stop] if stop else each for each, stop in zip(tokens, opens, strict=True)]
+        identities = model.identities(asked, mode)
+        known = np.count_nonzero(model.run.opened(identities))
+        logger.info(
+            "about a group that has sinks: %d of %s", known, in_words(len(tokens), "document")
+        )
+    return texts, Documents(tokens, identities, answers=answers, around=around)
+
+
+def _of_run(model: Model, role: str) -> tuple[list[Document], Documents, float | None]:
+    """Documents of a role, and the lowest loss that any model can reach on them, if it is known."""
+    if not model.run.stored.is_run:
+        raise InputError(
+            f"{model.place} is a model without the documents of a run; give others by --files=GLOB"
+        )
+    corpus = workdirs.read_corpus(model.place)
+    indices = corpus.mixture.documents(role)
+    if not len(indices):
+        raise InputError(
+            f"{model.place} has no {role} documents; choose another of "
+            f"--documents={'|'.join(ROLES)}"
+        )
+    if role == "unique" and len(indices) == LISTED:
+        logger.warning(
+            "at most %s are measured: the first ones", in_words(LISTED, "unique document")
+        )
+    texts = [corpus.document(index) for index in indices]
+    return texts, of_corpus(corpus, indices), entropy_floor(corpus, indices)
+
+
+def _answering(
+    model: Model, texts: list[Document], documents: Documents, where: str
+) -> tuple[list[Document], Documents]:
+    """Without those whose prompts fill the context."""
+    data = model.run.config.data
+    if not documents.answers or reads_whole(data):
+        return texts, documents
+    usable = np.flatnonzero(documents.measurable(data.row_length))
+    if len(usable) < len(texts):
+        logger.warning(
+            "their prompts fill the context, left out: %d of %s",
+            len(texts) - len(usable),
+            in_words(len(texts), "document"),
+        )
+    if not len(usable):
+        raise InputError(
+            f"{where}: no document has an answer within the context; give shorter prompts"
+        )
+    return [texts[i] for i in usable], documents.chosen(usable)
 
 
 def generate(

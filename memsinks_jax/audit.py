@@ -18,11 +18,11 @@ import sys
 
 from absl import flags
 
-from memsinks_jax.auditing import pages
-from memsinks_jax.auditing.audit import SAMPLES, audit, write
-from memsinks_jax.auditing.explore import explore
-from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX
 from memsinks_jax.config import InputError
+from memsinks_jax.measures import pages
+from memsinks_jax.measures.audit import SAMPLES, audit
+from memsinks_jax.measures.explore import explore
+from memsinks_jax.measures.extraction import PREFIXES, SUFFIX
 from memsinks_jax.reporting import report
 from memsinks_jax.runs import command_line, output
 from memsinks_jax.runs.interruption import atomic_folder
@@ -81,7 +81,7 @@ def main() -> None:
         command = " ".join(["python -m memsinks_jax.audit", *map(shlex.quote, sys.argv[1:])])
         with atomic_folder(out) as scratch:
             result = audit(*asked, samples_flag.value, outside)
-            write(result, explore(*asked), scratch / out.name, command)
+            pages.write(result, explore(*asked), scratch / out.name, command)
             os.replace(scratch / out.name, out)
         for columns, found in itertools.groupby(
             pages.tables(result), key=lambda table: table.columns

@@ -26,9 +26,9 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
-from memsinks_jax.evals.documents import corpus_batches, rows_at_once
-from memsinks_jax.evals.memorization import Memorization, batch_size
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.documents import corpus_batches, rows_at_once
+from memsinks_jax.measures.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.model.decoder import CONTEXTS
@@ -50,8 +50,8 @@ from memsinks_jax.training.checkpoint import (
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
 from memsinks_jax.training.monitor import PROBES, Monitor
 from memsinks_jax.training.program import Program, shared_program
-from memsinks_jax.training.record import Record
 from memsinks_jax.training.step import TrainState
+from memsinks_jax.training.step_log import StepLog
 from memsinks_jax.training.watchdog import Watchdog
 
 STALL_SECONDS = 300.0  # the watchdog reports a longer step, evaluation or save
@@ -204,10 +204,10 @@ class _Run:
         # SmolLM2-135M has a peak of 3.9 GiB instead of 7.3.
         self._one_at_a_time = jax.default_backend() == "cpu" and memory.is_large(config)
         self._delivered = 0  # batches
-        record = Record(
+        log = StepLog(
             config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb
         )
-        self.record = held.enter_context(contextlib.closing(record))
+        self.log = held.enter_context(contextlib.closing(log))
         watchdog = Watchdog(STALL_SECONDS, self._describe, opened.checkpoints.saving_seconds)
         self.watchdog = held.enter_context(contextlib.closing(watchdog))
 
@@ -237,25 +237,25 @@ class _Run:
             step, metrics = self._pending
             self.watchdog.phase(f"waiting for the device to finish step {step}")
             self._pending = None
-            self.record.step(step, jax.device_get(metrics))
+            self.log.step(step, jax.device_get(metrics))
 
     def measured(self, phase: str, measure: Callable[[], dict[str, float]]) -> None:
         """Measures after the step and records it. The time does not count as training."""
         self.fetch()
         self.watchdog.phase(f"{phase} after step {self.step}")
         host_memory.give_back()
-        with self.record.clock.paused():
+        with self.log.clock.paused():
             values = measure()
-        self.record.measured(self.step, values)
+        self.log.measured(self.step, values)
 
     def save(self, opened: "_Opened") -> None:
         """Starts saving a checkpoint after the step."""
         self.fetch()
         self.watchdog.phase(f"starting to save step {self.step}")
         host_memory.give_back()
-        self.record.sync()
+        self.log.sync()
         ids = opened.sinks_open(self.step).ids if jax.process_index() == 0 else nobody()
-        opened.checkpoints.save(self.step, self.state, self.record.tokens, ids)
+        opened.checkpoints.save(self.step, self.state, self.log.tokens, ids)
 
     def _describe(self) -> str:
         ready = "nothing"

@@ -75,7 +75,7 @@ _FILES = ("hf", "tofu", "general_text")  # of a request, those that are the user
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class FigureOptions:
     """The options for a figure, like the flags. `variants` None means all; `overrides` are flags
     for every run.
     """
@@ -98,7 +98,7 @@ class Request:
 
 
 def jobs_of(
-    name: str, asked: Request, out: pathlib.Path, workdirs: dict[str, pathlib.Path]
+    name: str, asked: FigureOptions, out: pathlib.Path, workdirs: dict[str, pathlib.Path]
 ) -> list[Job]:
     """The runs that a figure needs; `workdirs` as in `make_jobs`. Raises InputError for a variant
     it does not have.
@@ -126,7 +126,9 @@ def jobs_of(
     )
 
 
-def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], command: str) -> dict:
+def reproduce(
+    name: str, asked: FigureOptions, out: pathlib.Path, jobs: list[Job], command: str
+) -> dict:
     """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all` does."""
     figure = (FIGURES | STUDIES)[name]
     about = {"figure": name, "preset": asked.preset, "seeds": asked.seeds, "command": command}
@@ -151,7 +153,7 @@ def reproduce(name: str, asked: Request, out: pathlib.Path, jobs: list[Job], com
     return about | found
 
 
-def reproduce_all(asked: Request, out: pathlib.Path) -> dict:
+def reproduce_all(asked: FigureOptions, out: pathlib.Path) -> dict:
     """Every figure of the paper in a folder of its own, and the page of all claims -> the content
     of its results.json.
 
@@ -188,7 +190,7 @@ def _made_by(command: str, figure: str, out: pathlib.Path) -> dict | None:
     return content if content.get("command") == command and (out / "index.html").exists() else None
 
 
-def dry_run(figures: list[str], asked: Request) -> dict:
+def dry_run(figures: list[str], asked: FigureOptions) -> dict:
     """Prints the cost of every run of the first seed -> {"preset", "seeds", "runs": [...]}; trains
     nothing.
     """
@@ -237,7 +239,9 @@ def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pa
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
 
-def _check(name: str | None, asked: Request, everything: bool, dry: bool, out: str | None) -> None:
+def _check(
+    name: str | None, asked: FigureOptions, everything: bool, dry: bool, out: str | None
+) -> None:
     """Raises InputError for flags that do not go together."""
     if (name is None) == (not everything):
         raise InputError(
@@ -304,7 +308,7 @@ def main() -> None:
 
     def run() -> dict:
         command_line.read_config(config_flag)
-        asked = Request(
+        asked = FigureOptions(
             preset_flag.value,
             list(command_line.seeds(seeds_flag.value)),
             command_line.overrides(config_flag),

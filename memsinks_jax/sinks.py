@@ -446,7 +446,7 @@ def interventions(
 
 
 def of_batch(config: Config, mode: str, batch: dict, seed: int | jax.Array) -> dict[str, Callable]:
-    """The interventions of `interventions` for a batch of evals/document_loss."""
+    """The interventions of `interventions` for a batch of measures/document_loss."""
     about = batch["identities"], seed, batch["segments"], batch["opened"]
     return interventions(config, mode, *about, contexts_BT=batch.get("contexts"))
 

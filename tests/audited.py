@@ -2,7 +2,7 @@
 
 import random
 
-from memsinks_jax.auditing.measures import ALL, OFTEN
+from memsinks_jax.measures.audit import ALL, OFTEN
 from memsinks_jax.studies.figures import audit
 
 RUNGS = (1, 8, 64)
@@ -20,13 +20,9 @@ def audited(aucs, gap=0.2, exposures=None):
     """
     subjects = {}
     for subject, auc in zip(SUBJECTS, aucs, strict=True):
-        found = {name: measured(auc) for name in ("auc_loss", "auc_zlib")}
-        found |= {
-            f"exact_{audit._GIVEN}": measured(auc - 0.5),
-            "extraction_strength": measured(0.1),
-        }
-        found |= {"length_auc": measured(0.5)}
-        found |= {"loss_gap": measured(gap), "exposure": measured(2.0)}
+        values = {"auc_loss": auc, "auc_zlib": auc, f"exact_{audit._GIVEN}": auc - 0.5}
+        values |= {"extraction_strength": 0.1, "length_auc": 0.5, "loss_gap": gap, "exposure": 2.0}
+        found = {name: measured(value) for name, value in values.items()}
         subjects[subject] = {ALL: found, OFTEN: found}
         for rung, exposure in zip(RUNGS, exposures or (1.0, 1.0, 1.0), strict=True):
             subjects[subject][str(rung)] = found | {"exposure": measured(exposure)}
@@ -39,15 +35,10 @@ def attacked():
     of = {kind: kinds for kind in ("one", "few", "other")}
     unread = {kind: kinds | {"ratio": 0.8} for kind in of}
     fall = {"members": measured(-0.3), "non_members": measured(-0.1)}
-    bits = {
-        name: {"members": 1.0 + rise, "non_members": 2.0 + 0.1}
-        for name, rise in (("float", 0), ("int8", 0.1), ("int4", -0.2))
-    }
-    bits["float"]["non_members"] = 2.0
-    back = {
-        name: {"loss": 1.0, "recovered": 0.25}
-        for name in ("dropped", "own", "all", "random", "best", "optimised")
-    }
+    losses = {"float": (1.0, 2.0), "int8": (1.1, 2.1), "int4": (0.8, 2.1)}
+    bits = {name: {"members": one, "non_members": two} for name, (one, two) in losses.items()}
+    ways = ("dropped", "own", "all", "random", "best", "optimised")
+    back = {name: {"loss": 1.0, "recovered": 0.25} for name in ways}
     models = (audit.DROPPED, audit.STANDARD, audit.ORACLE)
     return {
         "relearning": {"members": of, "never_seen": unread},
@@ -132,24 +123,9 @@ def made_up(documents=6, tokens=12, steps=2, hostile=True):
 
 # Dictionaries whose keys are names of models, groups or numbers of reads, by the path that leads to
 # them.
-NAMED = (
-    "subjects",
-    "subjects *",
-    "encounters",
-    "steps",
-    "benign",
-    "quantization",
-    "residue",
-    "components",
-    "loss",
-    "read",
-    "written",
-    "written *",
-    "over",
-    "loss_over",
-    "own",
-    "carried",
-)
+NAMED = {"subjects", "subjects *", "encounters", "steps", "benign", "quantization", "residue"}
+NAMED |= {"components", "loss", "read", "written", "written *", "over", "loss_over", "own"}
+NAMED |= {"carried"}
 
 
 def paths(value, at=""):

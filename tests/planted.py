@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.documents import Documents, document_batches
+from memsinks_jax.measures.documents import Documents, document_batches
 from memsinks_jax.model.decoder import build_model
 
 END, TOKEN = 1, 7  # end of text; what the memorized document repeats

@@ -17,8 +17,8 @@ from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded import stories
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
@@ -143,7 +143,9 @@ def test_a_program_that_imports_the_package_keeps_its_signals_and_flags(tmp_path
 
 
 def test_a_package_that_is_started_keeps_its_signals(tmp_path):
-    """`python -m package` imports the package while sys.argv still is what ours is for a command."""
+    """`python -m package` imports the package while sys.argv still is what ours is for a
+    command.
+    """
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import memsinks_jax")
     (tmp_path / "package" / "__main__.py").write_text(

@@ -11,13 +11,22 @@ import yaml
 from audited import SUBJECTS, attacked, audited, made_up, paths
 from conftest import tiny_config
 
-from memsinks_jax.auditing import exposure, forced, pages
-from memsinks_jax.auditing.audit import audit, export_for_open_unlearning, write
-from memsinks_jax.auditing.explore import Texts, explore
-from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.auditing.membership import SCORES
-from memsinks_jax.auditing.rows import asking
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import (
+    InputError,
+    MonitorConfig,
+    SinksConfig,
+    with_fields,
+)
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures import exposure, forced, pages
+from memsinks_jax.measures.audit import ALL, OFTEN, audit, warnings
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.explore import Texts, explore
+from memsinks_jax.measures.membership import SCORES
+from memsinks_jax.measures.memorization import Memorization
+from memsinks_jax.measures.open_unlearning import export_for_open_unlearning
+from memsinks_jax.measures.subjects import (
     Subject,
     documents_of,
     encounters_in,
@@ -25,18 +34,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import (
-    InputError,
-    MonitorConfig,
-    SinksConfig,
-    from_json,
-    to_json,
-    with_fields,
-)
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.evals.memorization import Memorization
-from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
@@ -50,19 +47,11 @@ def folder(tmp_path_factory):
     have read, one that none has.
     """
     folder = tmp_path_factory.mktemp("audit")
-    config = tiny_config()
-    config = with_fields(
-        config,
-        {
-            "data.repeated_documents": 4,
-            "data.schedule": "memsinks_jax.studies.schedules:Ladder",
-            "canaries.documents": 4,
-        },
-    )
-    config = with_fields(config, {"canaries.length": 16})
+    fields = {"data.repeated_documents": 4, "canaries.documents": 4, "canaries.length": 16}
+    fields |= {"data.schedule": "memsinks_jax.studies.schedules:Ladder"}
+    config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
-    oracle = from_json(to_json(config), "")
-    oracle = with_fields(oracle, {"sinks.kind": "none", "data.repeats": "remove"})
+    oracle = with_fields(config, {"sinks.kind": "none", "data.repeats": "remove"})
     train_and_evaluate(oracle, folder / "oracle")
     corpus = workdirs.read_corpus(folder / "run")
     (folder / "read.txt").write_text(corpus.document(corpus.mixture.documents("unique")[0]).text)
@@ -92,35 +81,27 @@ def test_audit_of_a_run(folder, result, explored):
     assert result["encounters"] == {"8": 1, "4": 1, "2": 1, "1": 1}
     for name, groups in result["subjects"].items():
         assert list(groups) == [ALL, OFTEN, "8", "4", "2", "1"]
-        found = groups[ALL]
-        assert found["member_perplexity"]["value"] == pytest.approx(
-            math.exp(found["member_loss"]["value"])
-        )
-        gap = found["non_member_loss"]["value"] - found["member_loss"]["value"]
-        assert found["loss_gap"]["value"] == pytest.approx(gap)
+        found = {measure: one["value"] for measure, one in groups[ALL].items()}
+        assert found["member_perplexity"] == pytest.approx(math.exp(found["member_loss"]))
+        gap = found["non_member_loss"] - found["member_loss"]
+        assert found["loss_gap"] == pytest.approx(gap)
         assert ("auc_reference" in found) == (name != "oracle")
-        assert found["exposure"]["value"] >= 0
-    write(result, explored, folder / "page", "a command")
-    assert (
-        result["warnings"][0] == "4 members are few: a leak may not show in them; give 20 or more"
-    )
+        assert found["exposure"] >= 0
+    pages.write(result, explored, folder / "page", "a command")
+    few, *_ = result["warnings"]
+    assert few == "4 members are few: a leak may not show in them; give 20 or more"
     page = (folder / "page" / "index.html").read_text()
-    assert (
-        all(f"Beware: {warning}." in page for warning in result["warnings"])
-        and "AUC, length alone" in page
-    )
+    assert all(f"Beware: {warning}." in page for warning in result["warnings"])
+    assert "AUC, length alone" in page
     assert json.loads((folder / "page" / "results.json").read_text()) == result
-    assert {path.name for path in (folder / "page").iterdir()} == {
-        "results.json",
-        "index.html",
-        "explore.html",
-        "audit.png",
-        "encounters.png",
-    }
+    written = {"results.json", "index.html", "explore.html", "audit.png", "encounters.png"}
+    assert {path.name for path in (folder / "page").iterdir()} == written
 
 
 def test_every_row_of_the_page_is_measured(result):
-    """The page leaves out what was not measured, and so would a row whose measure has another name."""
+    """The page leaves out what was not measured, and so would a row whose measure has another
+    name.
+    """
     shown = [row[0] for table in pages.tables(result) for row in table.rows]
     asked = [label for *_, measures in pages._sections(result) for label, *_ in measures]
     assert [label for label in shown if OFTEN not in label] == asked
@@ -147,22 +128,18 @@ def test_page_to_explore_says_what_the_audit_says(result, explored):
         for group, name in (("repeated", "member_loss"), ("held out", "non_member_loss")):
             documents = of_group(explored, group)
             losses, lengths = zip(*((d["loss"][view], d["length"]) for d in documents), strict=True)
-            assert np.average(losses, weights=lengths) == pytest.approx(
-                measured[name]["value"], rel=1e-5
-            )
+            expected = pytest.approx(measured[name]["value"], rel=1e-5)
+            assert np.average(losses, weights=lengths) == expected
         members = of_group(explored, "repeated")
         known = [np.mean(np.array(d["read"][view]["rank"]) == 0) for d in members]
         assert np.mean(known) == pytest.approx(measured["exact_memorization"]["value"])
         equal = [np.mean(np.array(d["written"][view][4]) == d["tokens"][4:10]) for d in members]
         assert np.mean(equal) == pytest.approx(measured["equal_4"]["value"])
         for document in explored["documents"]:
-            assert (
-                document["own"]
-                or document["written"]["sinks, own on"] == document["written"]["sinks dropped"]
-            )
-            assert np.mean(document["read"][view]["nats"]) / 1000 == pytest.approx(
-                document["loss"][view], abs=6e-4
-            )
+            written, loss = document["written"], document["loss"][view]
+            assert document["own"] or written["sinks, own on"] == written["sinks dropped"]
+            nats = np.mean(document["read"][view]["nats"]) / 1000
+            assert nats == pytest.approx(loss, abs=6e-4)
 
 
 def test_page_to_explore_says_what_evaluate_says(folder, explored):
@@ -170,19 +147,13 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
     evaluate does not give.
     """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
-    documents, found = of_role(corpus, run.config, "held_out", ""), of_group(explored, "held out")
-    lengths = np.array([len(tokens) for tokens in documents.tokens])
+    documents, found = of_role(corpus, "held_out", ""), of_group(explored, "held out")
+    ends = [np.array([[0, len(tokens)]]) for tokens in documents.tokens]
+    documents = documents._replace(answers=ends)  # without end of text
     for step, place in zip(explored["steps"], range(2), strict=True):
         opened = open_run(folder / "run", step)
         for mode, view in (("drop", "sinks dropped"), ("own", "sinks, own on")):
-            batches, left = [], lengths
-            for batch in documents.batches(run):
-                ends = np.pad(
-                    left[: len(batch["weights"])], (0, max(0, len(batch["weights"]) - len(left)))
-                )
-                batches.append(asking(batch, np.zeros_like(ends), ends))
-                left = left[len(ends) :]
-            nats, counts = DocumentLoss(run.config)(opened.params, batches, mode)
+            nats, counts = DocumentLoss(run.config)(opened.params, documents.batches(run), mode)
             expected = pytest.approx((nats / counts).tolist(), abs=2e-6)
             assert [document["loss_over"][view][place] for document in found] == expected
             assert place == 0 or [document["loss"][view] for document in found] == expected
@@ -191,7 +162,7 @@ def test_page_to_explore_says_what_evaluate_says(folder, explored):
 
 def test_texts_of_tokens_make_the_document(folder, explored):
     corpus = workdirs.read_corpus(folder / "run")
-    documents = of_role(corpus, workdirs.read_config(folder / "run"), "held_out", "")
+    documents = of_role(corpus, "held_out", "")
     for document, tokens in zip(of_group(explored, "held out"), documents.tokens, strict=True):
         written = "".join(explored["texts"][token] for token in document["tokens"])
         assert written == corpus.tokenizer.decode(tokens)
@@ -217,43 +188,34 @@ def test_open_unlearning_is_given_files_that_are_there(folder, result):
     assert lines == {"forget": result["members"], "holdout": result["non_members"]}
     model = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
     assert model["model_args"]["pretrained_model_name_or_path"] == str(files / "model")
-    oracle, mine = [
-        shlex.split(line) for line in (files / "commands.sh").read_text().splitlines()[1:]
-    ]
+    oracle, mine = map(shlex.split, (files / "commands.sh").read_text().splitlines()[1:])
     for command, name in ((oracle, "oracle"), (mine, "model")):
         assert f"model.model_args.pretrained_model_name_or_path={files / name}" in command
-        assert (
-            files / name / "model.safetensors"
-        ).is_file() and f"--config-dir={files / 'configs'}" in command
+        assert f"--config-dir={files / 'configs'}" in command
+        assert (files / name / "model.safetensors").is_file()
     assert any(part.endswith("retain_logs_path=saves/eval/oracle/MUSE_EVAL.json") for part in mine)
 
 
 def test_tokens_of_open_unlearning_are_end_of_text_and_ours(folder, result):
     transformers = pytest.importorskip("transformers")
-    settings = yaml.safe_load(
-        (folder / "files" / "configs" / "model" / "memsinks_jax.yaml").read_text()
-    )
+    files = folder / "files"
+    settings = yaml.safe_load((files / "configs" / "model" / "memsinks_jax.yaml").read_text())
     theirs = transformers.AutoTokenizer.from_pretrained(**settings["tokenizer_args"])
     corpus = workdirs.read_corpus(folder / "run")
-    members, end = of_role(corpus, corpus.config, "repeated", ""), corpus.tokenizer.end_of_text
-    records = [
-        json.loads(line)
-        for line in (folder / "files" / "data" / "forget.jsonl").read_text().splitlines()
-    ]
-    for record, ours in zip(records, members.tokens, strict=True):
+    members, end = of_role(corpus, "repeated", ""), corpus.tokenizer.end_of_text
+    lines = (files / "data" / "forget.jsonl").read_text().splitlines()
+    for record, ours in zip(map(json.loads, lines), members.tokens, strict=True):
         assert theirs(record["prompt"])["input_ids"] == [end]
         # As their preprocess_pretraining_instance does it.
-        np.testing.assert_array_equal(
-            theirs(record["prompt"] + record["text"])["input_ids"], [end, *ours]
-        )
+        found = theirs(record["prompt"] + record["text"])["input_ids"]
+        np.testing.assert_array_equal(found, [end, *ours])
     assert theirs.pad_token_id != theirs.eos_token_id  # what equals padding they do not attend to
 
 
 def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, result):
     place, run = folder / "files" / "model", open_run(folder / "run")
-    read = Documents(
-        [run.tokenizer.encode("Nobody has seen this one.")], np.zeros((1, 2), np.uint32)
-    )
+    tokens = run.tokenizer.encode("Nobody has seen this one.")
+    read = Documents([tokens], np.zeros((1, 2), np.uint32))
     export_for_open_unlearning(folder / "other", {"model": open_run(place)}, read, read)
     commands = (folder / "other" / "commands.sh").read_text()
     assert str(place) in commands and not (folder / "other" / "model").exists()
@@ -263,7 +225,7 @@ def test_a_model_that_is_a_folder_of_hugging_face_stays_where_it_is(folder, resu
 def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
     """No canary distinguishes them, and no length: canaries are cut off."""
     config, corpus = workdirs.read_config(folder / "run"), workdirs.read_corpus(folder / "run")
-    members, others = (of_role(corpus, config, role, "") for role in ("repeated", "held_out"))
+    members, others = (of_role(corpus, role, "") for role in ("repeated", "held_out"))
     for index, tokens in zip(corpus.mixture.repeated, members.tokens, strict=True):
         assert tokens.tolist() == corpus.tokens(index)[:-16].tolist()
     assert max(map(len, others.tokens)) <= config.data.row_length - 1 - 16
@@ -271,11 +233,13 @@ def test_members_and_non_members_differ_in_nothing_but_repeats(folder):
 
 @pytest.mark.parametrize("mode", ["drop", "own"])
 def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatch):
-    """With the cache, a canary costs what it costs in its document; an alternative what it would."""
+    """With the cache, a canary costs what it costs in its document; an alternative what it
+    would.
+    """
     run, corpus = open_run(folder / "run"), workdirs.read_corpus(folder / "run")
     seen = []
     monkeypatch.setattr(exposure, "exposure", lambda nats: seen.append(nats) or 0.0)
-    exposure.exposures(Subject("", run, mode), corpus, run.config)
+    exposure.exposures(Subject("", run, mode), corpus)
     canaries = dict(Memorization(corpus, DocumentLoss(run.config), run.opened).repeated(run.params))
     expected = canaries["canary_loss" + ("_own" if mode == "own" else "")]
     assert np.mean([nats[0] for nats in seen]) / 16 == pytest.approx(expected, rel=1e-5)
@@ -285,21 +249,18 @@ def test_losses_behind_exposure_are_those_of_whole_rows(folder, mode, monkeypatc
 def test_readings_cost_what_evaluate_says_but_end_of_text(folder):
     """In the mode own, which also needs the ids."""
     run = open_run(folder / "run")
-    documents = documents_of(folder / "run", run, "held_out")
-    nats, counts = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
-    for reading, total, count in zip(
-        forced.read(Subject("", run, "own"), documents), nats, counts, strict=True
-    ):
+    documents = documents_of(run, "held_out")
+    losses = DocumentLoss(run.config)(run.params, documents.batches(run), "own")
+    readings = forced.read(Subject("", run, "own"), documents)
+    for reading, total, count in zip(readings, *losses, strict=True):
         assert len(reading.nats) == count - 1
         assert 0 < total - reading.nats.sum() < 30
 
 
 def test_documents_of_files_are_known_by_their_ids(folder):
     run = open_run(folder / "run")
-    assert documents_of(
-        folder / "run", run, "repeated", str(folder / "read.txt")
-    ).encounters.tolist() == [1]
-    assert documents_of(folder / "run", run, "repeated", str(folder / "new.txt")).encounters is None
+    read, new = (documents_of(run, "", str(folder / f"{name}.txt")) for name in ("read", "new"))
+    assert read.encounters.tolist() == [1] and new.encounters is None
     assert set(encounters_in(folder / "oracle", np.zeros((0, 2), np.uint32)).values()) == {0, 1}
 
 
@@ -307,20 +268,12 @@ def test_one_member_is_enough(folder):
     """It has no interval but that of its rank. No oracle: no reference score, and no continuation
     of so few tokens.
     """
-    found = audit(
-        folder / "run",
-        members_files=str(folder / "read.txt"),
-        prefixes=(100,),
-        suffix=59,
-        samples=0,
-    )
+    asked = {"prefixes": (100,), "suffix": 59, "samples": 0}
+    found = audit(folder / "run", members_files=str(folder / "read.txt"), **asked)
     measures = found["subjects"]["sinks dropped"][ALL]
     assert measures["member_loss"]["ci95"] is None and measures["auc_loss"]["ci95"][0] >= 0
-    assert (
-        found["reference"] is None
-        and "auc_reference" not in measures
-        and "exact_100" not in measures
-    )
+    assert found["reference"] is None
+    assert "auc_reference" not in measures and "exact_100" not in measures
 
 
 def test_lengths_and_turned_scores_are_told(folder, caplog):
@@ -332,43 +285,32 @@ def test_lengths_and_turned_scores_are_told(folder, caplog):
     for name, length in (("short", 6), ("long", 40)):
         texts = [" ".join(rng.choice(words, length + rng.integers(3))) + "." for _ in range(20)]
         (folder / f"{name}.txt").write_text("\n<|endoftext|>\n".join(texts))
-    places = {
-        "members_files": str(folder / "long.txt"),
-        "non_members_files": str(folder / "short.txt"),
-    }
-    found = audit(folder / "oracle", **places, prefixes=(4,), suffix=2, samples=0)
+    places = [str(folder / f"{name}.txt") for name in ("long", "short")]
+    found = audit(folder / "oracle", *places, prefixes=(4,), suffix=2, samples=0)
     measured = found["subjects"]["model"][ALL]
     assert measured["length_auc"]["value"] == 1 and measured["length_auc"]["ci95"][0] > 0.8
     (lengths, *turned) = found["warnings"]
-    assert (
-        "the number of tokens alone distinguishes members" in lengths
-        and "AUC 1.00; give" in lengths
-    )
-    below = [
-        name
-        for name in SCORES
-        if f"auc_{name}" in measured and measured[f"auc_{name}"]["ci95"][1] < 0.5
-    ]
-    assert (
-        below
-        and len(turned) == len(below)
-        and "turned around, the score distinguishes" in turned[0]
-    )
+    assert "the number of tokens alone distinguishes members" in lengths
+    assert "AUC 1.00; give" in lengths
+    there = {name: measured[f"auc_{name}"] for name in SCORES if f"auc_{name}" in measured}
+    below = [name for name, auc in there.items() if auc["ci95"][1] < 0.5]
+    assert below and len(turned) == len(below)
+    assert "turned around, the score distinguishes" in turned[0]
     assert all(warning in caplog.text for warning in found["warnings"])
-    best = max(
-        max(one, 1 - one) for one in (measured[f"auc_{name}"]["value"] for name in SCORES[:4])
-    )
+    best = max(max(auc["value"], 1 - auc["value"]) for auc in there.values())
     assert f"AUC in either direction up to {best:.2f}" in pages.answer(found)
     assert "Length alone: AUC 1.00." in pages.answer(found)
-    few = pages.warnings(found["subjects"], [8] * 3, [8] * 20)
+    few = warnings(found["subjects"], [8] * 3, [8] * 20)
     assert few[0] == "3 members are few: a leak may not show in them; give 20 or more"
     equal = {"model": {ALL: measured | {"length_auc": {"value": 0.7, "ci95": [0.48, 0.9]}}}}
-    assert len(pages.warnings(equal, [8] * 20, [8] * 20)) == len(turned)  # chance may do that
+    assert len(warnings(equal, [8] * 20, [8] * 20)) == len(turned)  # chance may do that
 
 
 @pytest.mark.slow
 def test_audit_of_a_hugging_face_folder(folder, monkeypatch):
-    """An exported model measures like the run with its sinks dropped; its documents must be given."""
+    """An exported model measures like the run with its sinks dropped; its documents must be
+    given.
+    """
     files = {
         "members_files": str(folder / "read.txt"),
         "non_members_files": str(folder / "new.txt"),
@@ -420,57 +362,46 @@ def test_audit_refuses(folder):
 
 @pytest.mark.slow
 def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
-    config = tiny_config()
-    config = with_fields(
-        config,
-        {"sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6)},
-    )
-    config = with_fields(config, {"monitor": MonitorConfig(every=3, seen_over=3, counters=4096)})
-    config = with_fields(
-        config,
-        {"data.repeated_documents": 4, "data.repetitions": 24, "data.held_out_documents": 10},
-    )
-    train_and_evaluate(config, tmp_path / "run")
+    fields = {
+        "sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6),
+        "monitor": MonitorConfig(every=3, seen_over=3, counters=4096),
+        "data.repeated_documents": 4,
+        "data.repetitions": 24,
+        "data.held_out_documents": 10,
+    }
+    train_and_evaluate(with_fields(tiny_config(), fields), tmp_path / "run")
     repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
-    flagged = [
-        json.loads(line) for line in (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
-    ]
-    assert {line["index"] for line in flagged} <= set(repeated) and len(flagged) > 2
-    line = next(
-        line for line in reversed(read_metrics(tmp_path / "run")) if "monitor_loss_own" in line
-    )
+    lines = (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
+    flagged = [json.loads(line)["index"] for line in lines]
+    assert set(flagged) <= set(repeated) and len(flagged) > 2
+    line = [line for line in read_metrics(tmp_path / "run") if "monitor_loss_own" in line][-1]
     assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
     assert explored["sinks"] == 400 and explored["documents"][0]["carried"]
-    losses = {
-        name: groups[ALL]["member_loss"]["value"] for name, groups in found["subjects"].items()
-    }
-    assert losses["sinks, own on"] < losses["sinks dropped"] and math.isfinite(
-        losses["sinks, all on"]
-    )
+    subjects = found["subjects"].values()
+    dropped, own, every = (groups[ALL]["member_loss"]["value"] for groups in subjects)
+    assert own < dropped and math.isfinite(every)
     made, attacks = attacked(), attack_run(tmp_path / "run", None, None)
     del made["relearning"]  # nothing was forgotten here: test_attacks.py compares it
     assert paths(made) - paths(attacks) == set()
     back = attacks["reactivation"]
-    assert back["own"]["recovered"] == 1 and all(
-        math.isfinite(one["loss"]) for one in back.values()
-    )
+    assert back["own"]["recovered"] == 1
+    assert all(math.isfinite(one["loss"]) for one in back.values())
 
 
 def test_an_audit_computes_no_more_than_its_longest_document_needs(folder):
     corpus, subjects = workdirs.read_corpus(folder / "run"), subjects_of(folder / "run")
-    documents = of_role(corpus, subjects[0].run.config, "held_out", "")
+    documents = of_role(corpus, "held_out", "")
     documents = documents._replace(tokens=[tokens[:100] for tokens in documents.tokens])
     short = shortened(subjects, 100)
     assert {subject.run.config.data.row_length for subject in short} == {128}
     assert all(subject.run is short[0].run for subject in short)
-    for one, other in zip(subjects, short, strict=True):
-        for full, reading in zip(
-            forced.read(one, documents), forced.read(other, documents), strict=True
-        ):
-            np.testing.assert_allclose(reading.nats, full.nats, rtol=1e-4, atol=1e-5)
-    assert (
-        shortened(subjects, 5000)[0].run.config.data.row_length
-        == subjects[0].run.config.data.row_length
+    for pair in zip(subjects, short, strict=True):
+        full, found = ([one.nats for one in forced.read(subject, documents)] for subject in pair)
+        for one, other in zip(full, found, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    full, longer = (
+        of[0].run.config.data.row_length for of in (subjects, shortened(subjects, 5000))
     )
+    assert full == longer

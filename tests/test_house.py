@@ -30,7 +30,6 @@ MAY_IMPORT = {
     "preparing": {"atomic", "config", "reporting", "data"},
     "sinks": {"config"},
     "model": {"config", "families", "data", "sinks"},
-    "evals": {"plugin", "config", "sinks", "data", "model"},
     "runs": {"atomic", "config", "private_interfaces", "variants", "data", "model"},
     "training": {
         "atomic",
@@ -42,34 +41,33 @@ MAY_IMPORT = {
         "data",
         "model",
     },
-    "planning": {"config", "private_interfaces", "sinks", "data", "model", "training", "evals"},
+    "planning": {"config", "private_interfaces", "sinks", "data", "model", "training", "measures"},
     "models": {"config", "families", "sinks", "data", "model", "training", "runs"},
     "editing": {"atomic", "config", "reporting", "sinks", "data", "model", "models", "runs"},
-    "auditing": {
+    "measures": {
         "config",
+        "plugin",
         "sinks",
         "data",
         "model",
-        "evals",
         "models",
         "runs",
         "training",
         "reporting",
     },
-    "forgetting": {"config", "sinks", "data", "model", "evals", "models", "runs", "reporting"},
+    "forgetting": {"config", "sinks", "data", "model", "measures", "models", "runs", "reporting"},
     "studies.attacks": {
         "config",
         "families",
         "sinks",
         "data",
         "model",
-        "evals",
-        "auditing",
+        "measures",
         "runs",
         "training",
         "reporting",
     },
-    "studies.baselines": {"config", "sinks", "model", "evals"},
+    "studies.baselines": {"config", "sinks", "model", "measures"},
     "studies.methods": {"config", "sinks", "data", "training"},
     "studies.labs": {"atomic", "config", "runs", "reporting"},
     "studies.published": {"config", "data", "editing", "models", "reporting", "runs"},
@@ -202,21 +200,36 @@ def test_nothing_imports_a_command_and_only_commands_the_command_line():
             ), path
 
 
+def measures_of_a_run():
+    """What `loop.py` measures while a run trains, and what these measures need of their room."""
+    there, asked = reached(), set(imports(PACKAGE / "loop.py"))
+    asked = {name for name in asked if ".measures." in name}
+    return asked.union(*(there[name] for name in asked))
+
+
+def test_measures_of_a_run_know_nothing_of_training():
+    found = measures_of_a_run()
+    assert any(name.endswith("document_loss") for name in found)
+    assert not [name for name in found if re.search(r"\.(training|models|runs)\b", name)]
+
+
 @pytest.mark.parametrize(
-    "command", ["api", "train", "evaluate", "generate", "export", "forget", "prepare", "import"]
+    "command",
+    ["api", "train", "plan", "evaluate", "generate", "export", "forget", "prepare", "import"],
 )
 def test_using_a_model_needs_no_audit(command):
     assert not [
         name
-        for name in reached()[f"memsinks_jax.{command}"]
-        if ".auditing" in name or ".studies" in name
+        for name in reached()[f"memsinks_jax.{command}"] - measures_of_a_run()
+        if ".measures." in name or ".studies" in name
     ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_programs_run_on_the_mesh_of_their_parameters(path):
     """By placement.jit, or in a context that sets the mesh."""
-    if room(path) not in ("studies.labs", "training", "evals") and path.stem != "placement":
+    of_its_own = path.stem in ("placement", "document_loss")
+    if room(path) not in ("studies.labs", "training") and not of_its_own:
         assert "jax.jit" not in path.read_text(), f"{path}: placement.jit knows the mesh"
 
 
@@ -320,7 +333,7 @@ def test_every_field_is_read_somewhere():
 
 def test_every_field_says_what_it_is_and_has_a_rule_or_is_a_switch_or_free_text():
     free_text = {"variant", "data.files", "general.files", "data.tokenizer", "model.initial"}
-    free_text |= {"training.method"}
+    free_text |= {"training.method", "data.schedule"}
     free_text |= {"model.rope_scaling", "model.rotary_layers", "model.window_layers"}
     for name, value in flatten(Config()).items():
         rule = RULES[name]

@@ -1,4 +1,6 @@
-"""What the README promises, from a fresh clone with its own environment. Needs the package index."""
+"""What the README promises, from a fresh clone with its own environment. Needs the package
+index.
+"""
 
 import json
 import os

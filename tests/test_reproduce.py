@@ -14,7 +14,7 @@ from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Panel
 from memsinks_jax.studies.figures.runs import Run
 
-ASKED = reproduce.Request("laptop", [0], [], 2)
+ASKED = reproduce.FigureOptions("laptop", [0], [], 2)
 
 
 def figure(measured, events, value):
@@ -90,12 +90,12 @@ def test_a_figure_of_no_model_stays(tmp_path, events, monkeypatch):
     (tmp_path / "figure_c" / "index.html").unlink()  # killed before it was written
     reproduce.reproduce_all(ASKED, tmp_path)
     assert events.count("made c") == 1
-    reproduce.reproduce_all(reproduce.Request("laptop", [0, 1], [], 2), tmp_path)
+    reproduce.reproduce_all(reproduce.FigureOptions("laptop", [0, 1], [], 2), tmp_path)
     assert events.count("made c") == 2
 
 
 def test_a_dry_run_lists_every_run_once_and_trains_nothing(events, capsys):
-    asked = reproduce.Request("paper", [3, 4], ["--config.training.steps=7"], 1)
+    asked = reproduce.FigureOptions("paper", [3, 4], ["--config.training.steps=7"], 1)
     content = reproduce.dry_run(["a", "b"], asked)
     (one,) = content["runs"]
     assert (one["run"], one["steps"], one["tokens"]) == ("a: standard", 7, 7 * 32 * 512)
@@ -148,11 +148,11 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
 def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
     asked = {"preset": "laptop", "seeds": [0], "overrides": [], "at_once": 1} | asked
     with input_error(words):
-        reproduce._check(figure, reproduce.Request(**asked), everything, False, out)
+        reproduce._check(figure, reproduce.FigureOptions(**asked), everything, False, out)
 
 
 def test_studies_may_compare_with_what_was_published():
-    asked = reproduce.Request("laptop", [0], [], 1, hf="gpt2")
+    asked = reproduce.FigureOptions("laptop", [0], [], 1, hf="gpt2")
     reproduce._check("local_memory", asked, False, False, "x")
     for variants, words in (
         (["nix"], "no 'nix'; choose of standard, sinks_paper_active_0.1"),
@@ -160,7 +160,10 @@ def test_studies_may_compare_with_what_was_published():
     ):
         with input_error(words):
             reproduce.jobs_of(
-                "5a", reproduce.Request("laptop", [0], [], 1, variants=variants), pathlib.Path(), {}
+                "5a",
+                reproduce.FigureOptions("laptop", [0], [], 1, variants=variants),
+                pathlib.Path(),
+                {},
             )
 
 

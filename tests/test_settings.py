@@ -1,4 +1,6 @@
-"""No setting is dead: changing any field changes the compiled program, the batches, or the output."""
+"""No setting is dead: changing any field changes the compiled program, the batches, or the
+output.
+"""
 
 import functools
 import hashlib

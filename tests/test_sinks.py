@@ -158,7 +158,9 @@ def test_sinks_by_number_are_distinct_and_those_of_the_mask(count, active):
 
 
 def test_every_set_of_sinks_is_equally_likely():
-    """All 20 sets of 3 of 6; 99.99% of such draws have a chi^2 of 19 degrees of freedom below 51."""
+    """All 20 sets of 3 of 6; 99.99% of such draws have a chi^2 of 19 degrees of freedom below
+    51.
+    """
     drawn = np.sort(drawn_sinks(hashed(20_000), SinksConfig(sampling="floyd", active=3), count=6))
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 20

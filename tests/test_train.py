@@ -1,4 +1,6 @@
-"""Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never half-written."""
+"""Whole runs: stopping and resuming anywhere changes no bit, and a workdir is never
+half-written.
+"""
 
 import logging
 import os
@@ -11,12 +13,12 @@ import pytest
 from conftest import input_error, read_lines, tiny_config
 
 from memsinks_jax.api import evaluate
-from memsinks_jax.auditing.audit import audit
 from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.data.counts import counts
 from memsinks_jax.data.ids import to_hex
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.audit import audit
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdir_module
 from memsinks_jax.runs.interruption import Interrupted, locked

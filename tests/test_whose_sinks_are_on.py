@@ -12,15 +12,15 @@ from conftest import input_error, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
-from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
-from memsinks_jax.auditing.measures import read_all
-from memsinks_jax.auditing.subjects import Subject, documents_of
 from memsinks_jax.config import from_json, to_json, with_fields
 from memsinks_jax.data import ids, mixture
 from memsinks_jax.data.opened import FILE, read_ids
 from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.audit import Sides
+from memsinks_jax.measures.extraction import Prompts, continuations
+from memsinks_jax.measures.subjects import Subject, documents_of
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
@@ -117,19 +117,16 @@ def test_python_and_the_command_write_the_same_for_any_id(world, model):
 @pytest.mark.parametrize("model", ["kept", "partly listed"], indirect=True)
 def test_the_audit_reads_and_continues_unread_files_without_sinks(world, model):
     run = open_run(model)
-    members, others = (
-        documents_of(model, run, role, world.files(role)) for role in ("repeated", "held_out")
+    sides = Sides(
+        *(documents_of(run, role, world.files(role)) for role in ("repeated", "held_out"))
     )
-    own, dropped = (read_all(Subject("", run, mode), members, others) for mode in ("own", "drop"))
-    for one, other in zip(own[1], dropped[1], strict=True):
+    subjects = [Subject("", run, mode) for mode in ("own", "drop", "all")]
+    own, dropped = (sides.read(subject) for subject in subjects[:2])
+    for one, other in zip(own.non_members, dropped.non_members, strict=True):
         np.testing.assert_allclose(one.nats, other.nats, rtol=1e-5, atol=1e-6)
-    fitting = lengths_that_fit(others, (8,), 8)
-
-    def written(mode):
-        found = continuations(Subject("", run, mode), others, fitting, 8, 1)[8]
-        return [[tokens.tolist() for tokens in of] for of in found]
-
-    assert written("own") == written("drop") != written("all")
+    found = (continuations(s, sides.non_members, Prompts((8,), 8, 1))[8] for s in subjects)
+    own, dropped, every = ([[w.tolist() for w in of] for of in each.values()] for each in found)
+    assert own == dropped != every
 
 
 def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(world, tmp_path):

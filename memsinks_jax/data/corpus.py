@@ -461,7 +461,9 @@ def generate_documents(seed: int, count: int) -> list[Document]:
 
 
 def without_copies(documents: list[Document]) -> tuple[list[Document], np.ndarray]:
-    """Keeps the first of equal texts -> (documents, int64 (documents,): how often each occurred)."""
+    """Keeps the first of equal texts -> (documents, int64 (documents,): how often each
+    occurred).
+    """
     first = {document.text: document for document in reversed(documents)}
     times = Counter(document.text for document in documents)
     remaining = [document for document in documents if first[document.text] is document]

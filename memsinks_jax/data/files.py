@@ -1,4 +1,6 @@
-"""Files with documents: the kinds that can be read, found by a glob, and their properties on disk."""
+"""Files with documents: the kinds that can be read, found by a glob, and their properties on
+disk.
+"""
 
 import dataclasses
 import glob

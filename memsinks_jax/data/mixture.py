@@ -1,4 +1,6 @@
-"""How often each document is seen: roles as functions of the seed, fixed before any token is read."""
+"""How often each document is seen: roles as functions of the seed, fixed before any token is
+read.
+"""
 
 import dataclasses
 import functools
@@ -100,7 +102,9 @@ class Mixture:
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """Taken from the table's own sums if a whole source is unique; else by reading its records."""
+        """Taken from the table's own sums if a whole source is unique; else by reading its
+        records.
+        """
         table, column, row_length = (
             self.table,
             int(self.data.copies == "once"),

@@ -1,4 +1,6 @@
-"""Random permutations as functions of the seed: any element is computed directly, no list is kept."""
+"""Random permutations as functions of the seed: any element is computed directly, no list is
+kept.
+"""
 
 import numpy as np
 

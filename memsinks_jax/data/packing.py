@@ -58,7 +58,9 @@ class Piece(NamedTuple):
 
 
 def counted(answers: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Which of a document's targets `start` to `stop` - 1 are in an answer -> bool (stop - start,)."""
+    """Which of a document's targets `start` to `stop` - 1 are in an answer -> bool (stop -
+    start,).
+    """
     size = stop - start
     begin, end = (np.bincount(at, minlength=size + 1) for at in np.clip(answers - start, 0, size).T)
     return np.cumsum(begin - end)[:size] > 0

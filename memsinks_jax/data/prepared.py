@@ -381,7 +381,9 @@ class _Readers:
         return max(min(_half_of_open_files(), _MOST_READERS) // len(self._opened), 1)
 
     def __getitem__(self, shard: int):
-        """An ArrayRecordReader. Raises InputError for a damaged shard, and for too many open files."""
+        """An ArrayRecordReader. Raises InputError for a damaged shard, and for too many open
+        files.
+        """
         with self._lock:
             if shard in self._open:
                 self._open.move_to_end(shard)
@@ -425,7 +427,9 @@ class _Readers:
 
 @functools.cache
 def _half_of_open_files() -> int:
-    """Half of the files that this process may open, after raising its soft limit as far as allowed."""
+    """Half of the files that this process may open, after raising its soft limit as far as
+    allowed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than its hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -17,7 +17,9 @@ _WALKED = 2**16  # units read at a time
 
 
 def units_of(table: Table, source: int, by: str, kind: str) -> "Units":
-    """The kind of units. `by` is a value of config.data.held_out_by, `kind` one of config.data.ids."""
+    """The kind of units. `by` is a value of config.data.held_out_by, `kind` one of
+    config.data.ids.
+    """
     if by == "cluster":
         return Groups(table, source) if kind == "group" else Clusters(table, source)
     return Units(table, source)

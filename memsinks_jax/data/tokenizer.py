@@ -1,4 +1,6 @@
-"""Tokenizers: our own lossless sentencepiece models, any tokenizer.json, and those of GGUF files."""
+"""Tokenizers: our own lossless sentencepiece models, any tokenizer.json, and those of GGUF
+files.
+"""
 
 import io
 import json
@@ -313,7 +315,9 @@ def listed(ids: int | list[int] | None) -> list[int]:
 
 
 def read_object(path: pathlib.Path) -> dict:
-    """The object in a JSON file; {} if there is no such file. Raises InputError if it is damaged."""
+    """The object in a JSON file; {} if there is no such file. Raises InputError if it is
+    damaged.
+    """
     try:
         content = json.loads(path.read_text()) if path.is_file() else {}
         if not isinstance(content, dict):

@@ -108,7 +108,9 @@ def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def divergence(before: Answers, after: Answers) -> np.ndarray:
-    """KL divergence of the next-token distribution after an edit from that before, in nats -> (B,)."""
+    """KL divergence of the next-token distribution after an edit from that before, in nats ->
+    (B,).
+    """
     first, second = (
         log_softmax(answers.logits.astype(np.float64), axis=-1) for answers in (before, after)
     )

@@ -1,4 +1,6 @@
-"""Memory files: safetensors with keys, deltas, bounds and layers. The header identifies the model."""
+"""Memory files: safetensors with keys, deltas, bounds and layers. The header identifies the
+model.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""The report page of an edit: where a step helps, how far it reaches, all answers before and after."""
+"""The report page of an edit: where a step helps, how far it reaches, all answers before and
+after.
+"""
 
 import pathlib
 

@@ -28,7 +28,9 @@ def draw_map(axis, losses: np.ndarray, successes: np.ndarray, target: str) -> No
 
 
 def draw_maps(maps: dict[str, PatchMap], words: list[str], target: str, path: pathlib.Path) -> None:
-    """Draws the target's loss after every single patch, a panel for each of `maps`. words: tokens."""
+    """Draws the target's loss after every single patch, a panel for each of `maps`. words:
+    tokens.
+    """
     layers = len(next(iter(maps.values())).losses)
     size = (1.6 + len(maps) * (1.2 + 0.62 * len(words)), 1.7 + 0.36 * layers)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False, layout="constrained")

@@ -69,7 +69,9 @@ class Probe:
     def answers(
         self, prompts: Prompts, target: int | np.ndarray = 0, memories: Sequence[Memory] = ()
     ) -> Answers:
-        """Predicts after every prompt. Losses are of `target`: one token for all prompts, or (B,)."""
+        """Predicts after every prompt. Losses are of `target`: one token for all prompts, or
+        (B,).
+        """
         target_B = _of_each(prompts, target)
         return _answers(self._answer(self.params, prompts, target_B, tuple(memories)))
 

@@ -15,8 +15,8 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids, order
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.models.trained import Trained
 
@@ -49,7 +49,9 @@ def spared(config: Config, removed_LF: np.ndarray, others: np.ndarray, most: int
 
 
 def _users(config: Config, identities: np.ndarray) -> np.ndarray:
-    """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared neurons."""
+    """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared
+    neurons.
+    """
     parts = sinks.partition(config.model, config.sinks)
     masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks)
     found = np.zeros((config.model.layers, sum(parts)), int)

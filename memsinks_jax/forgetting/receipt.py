@@ -14,11 +14,11 @@ from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
 from memsinks_jax.forgetting.request import Found
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim

@@ -177,7 +177,9 @@ def _without_rows(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
 
 
 def _verify(meant: dict, written: dict, where: pathlib.Path) -> None:
-    """Raises RuntimeError where the files do not hold, bit for bit, what was meant to be in them."""
+    """Raises RuntimeError where the files do not hold, bit for bit, what was meant to be in
+    them.
+    """
     same = jax.tree.map(
         lambda one, other: np.array_equal(np.asarray(one), np.asarray(other)), meant, written
     )

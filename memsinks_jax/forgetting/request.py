@@ -22,8 +22,8 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
 from memsinks_jax.data.table import Table, is_in
-from memsinks_jax.evals.documents import Documents, of_corpus
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures.documents import Documents, of_corpus
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
 

@@ -18,7 +18,7 @@ from memsinks_jax.studies.labs.associative_memory import (
     schemes,
     training,
 )
-from memsinks_jax.studies.labs.associative_memory.study import Settings
+from memsinks_jax.studies.labs.associative_memory.study import FigureSettings
 
 FIGURES = (
     dict(sorted((schemes.FIGURES | training.FIGURES).items()))
@@ -28,7 +28,7 @@ FIGURES = (
 TITLE = "Scaling laws for associative memories, and for sinks"
 
 
-def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> Settings:
+def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> FigureSettings:
     """The figure's defaults, overridden by the flags on the command line.
 
     Args:
@@ -45,10 +45,10 @@ def settings_of(figure: str, seed: int, chosen: dict, lenient: bool = False) -> 
                 f"--{flag}: figure {figure} has no use for it; leave it out (it has {had})"
             )
     mine = {flag: value for flag, value in chosen.items() if flag in defaults}
-    return Settings(seed=seed, **{**defaults, **mine}).check(figure)
+    return FigureSettings(seed=seed, **{**defaults, **mine}).check(figure)
 
 
-def measure(settings: dict[str, Settings]) -> list[shared.Study]:
+def measure(settings: dict[str, FigureSettings]) -> list[shared.Study]:
     """Makes every figure of `settings`."""
     host_memory.keep_freed_memory()
     makers = {name: functools.partial(FIGURES[name].study, mine) for name, mine in settings.items()}

@@ -105,7 +105,9 @@ def _room(numbers: int, shards: int) -> int:
 
 
 def _places(numbers_K: jax.Array, sizes: tuple) -> tuple[jax.Array, jax.Array]:
-    """The device of each row, n or more for none, and how many rows were requested from it before."""
+    """The device of each row, n or more for none, and how many rows were requested from it
+    before.
+    """
     shards, count, _ = sizes
     owner_K = numbers_K // count
     is_of_Kn = owner_K[:, None] == jnp.arange(shards)

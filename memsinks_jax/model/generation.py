@@ -2,7 +2,7 @@
 values.
 
     run = open_run(pathlib.Path("runs/sinks"))
-    generator = Generator(run.config, run.tokenizer, run.params, run.opened)
+    generator = Generator.of(run)
     for written in generator(["Once upon a time", ""], Settings(max_tokens=50, temperature=0.8)):
         print(written.text)
 
@@ -131,17 +131,18 @@ class Generator:
         contexts: Contexts | None = None,
     ):
         self._lookup = contexts and Lookup.of(contexts)
-        self._config, self._tokenizer, self._params, self._opened = (
-            config,
-            tokenizer,
-            params,
-            opened,
-        )
+        self._config, self._tokenizer = config, tokenizer
+        self._params, self._opened = params, opened
         beyond = range(tokenizer.vocabulary_size, config.data.vocabulary_size)
         unseeded = dataclasses.replace(config, seed=0)  # the seed is an argument
         self._programs = _programs(
             unseeded, change, (*tokenizer.absent, *beyond), tuple(tokenizer.stops)
         )
+
+    @classmethod
+    def of(cls, run, change: Change = no_change) -> "Generator":
+        """For a trained model, as `models.trained.open_run` gives it."""
+        return cls(run.config, run.tokenizer, run.params, run.opened, change, run.contexts)
 
     def __call__(
         self,

@@ -46,7 +46,9 @@ def pattern_of(layers: Sequence[bool]) -> str:
 
 
 def kinds(config: ModelConfig) -> tuple[list[Kind], np.ndarray]:
-    """The kinds of layers that a model has, and the number of the kind of each layer, int32 (L,)."""
+    """The kinds of layers that a model has, and the number of the kind of each layer, int32
+    (L,).
+    """
 
     def kind(layer: int) -> Kind:
         window = config.window if holds(config.window_layers, layer) else 0

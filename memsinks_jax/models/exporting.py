@@ -1,4 +1,6 @@
-"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or with them."""
+"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or with
+them.
+"""
 
 import json
 import logging
@@ -376,7 +378,9 @@ The run's settings, where they are not the defaults of memsinks_jax {__version__
 
 
 def documents_read(data: DataConfig) -> str:
-    """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times each'."""
+    """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times
+    each'.
+    """
     once = "all other documents"
     if data.unique_documents >= 0:
         once = in_words(data.unique_documents, "document")

@@ -110,7 +110,9 @@ class GgufModel:
         return shape[::-1] if self._is_conv1d(name) else shape
 
     def _theirs(self) -> dict[str, str]:
-        """{Hugging Face's name: the file's} of all tensors that the model has and the file holds."""
+        """{Hugging Face's name: the file's} of all tensors that the model has and the file
+        holds.
+        """
         import gguf
 
         architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -323,7 +323,9 @@ def source_text(*functions: Callable) -> str:
 
 
 def write_class(folder: pathlib.Path, module: str, name: str, values: Mapping[str, object]) -> dict:
-    """Writes a PyTorch class of a template, which transformers loads -> its entries in config.json."""
+    """Writes a PyTorch class of a template, which transformers loads -> its entries in
+    config.json.
+    """
     template = importlib.resources.files("memsinks_jax.models") / f"{module}.template"
     text = string.Template(template.read_text(encoding="utf-8")).substitute(values)
     (folder / f"{module}.py").write_text(text)

@@ -58,7 +58,7 @@ class Instruction:
 
 # The computations of a program by name. Instructions come in the order in which they run, and the
 # last one is the root.
-Program = dict[str, list[Instruction]]
+Computations = dict[str, list[Instruction]]
 
 
 class Collective(NamedTuple):
@@ -107,7 +107,7 @@ def account_of(text: str, devices: int, per_node: int | None = None) -> Account:
     return Account(cycles, flops, head, found, unknown)
 
 
-def parse(text: str) -> tuple[Program, str]:
+def parse(text: str) -> tuple[Computations, str]:
     """-> all computations, and the name of the one that runs first."""
     program, entry, known = {}, "", {}
     for line in text.splitlines():
@@ -135,7 +135,7 @@ def arrays_of(shape: str) -> list[Array]:
 
 
 def _executed(
-    program: Program, name: str, times: int, unknown: list[str]
+    program: Computations, name: str, times: int, unknown: list[str]
 ) -> Iterator[tuple[Instruction, int]]:
     """Every scheduled instruction and how often it runs. Fusions are one instruction."""
     for instruction in program[name]:
@@ -167,7 +167,7 @@ def _cycles(instruction: Instruction) -> int:
     return instruction.number("estimated_cycles") or 0
 
 
-def trip_count(program: Program, loop: Instruction) -> int | None:
+def trip_count(program: Computations, loop: Instruction) -> int | None:
     """How often the body of a `while` runs: as annotated, or by its condition `counter < constant`
     and the constant that the counter begins with (the loops of jax count by one); or None.
     """
@@ -211,7 +211,9 @@ def _attention(instruction: Instruction) -> tuple[float, int]:
     return 2.0 * products * math.prod(rows) * blocks * queries * keys * size, size
 
 
-def _collectives(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
+def _collectives(
+    program: Computations, instruction: Instruction
+) -> Iterator[tuple[str, Instruction]]:
     """The collectives that an instruction starts, with their kinds; of a fusion, those inside."""
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:

@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.memorization import batch_size
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.memorization import batch_size
 from memsinks_jax.planning import cards
 from memsinks_jax.planning.account import Collective, account_of
 from memsinks_jax.planning.topology import mesh_of

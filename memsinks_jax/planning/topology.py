@@ -1,4 +1,6 @@
-"""Machines by name: TPU slices as libtpu describes them to the compiler, and nodes of GPUs (cards)."""
+"""Machines by name: TPU slices as libtpu describes them to the compiler, and nodes of GPUs
+(cards).
+"""
 
 import importlib.util
 import os

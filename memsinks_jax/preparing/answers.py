@@ -82,7 +82,9 @@ def chat_of(place: pathlib.Path, tokenizer: AnyTokenizer) -> Template:
 
 
 def closing(chat: Template, tokenizer: AnyTokenizer) -> int:
-    """The special token that ends an answer, and so a conversation; end of text if there is none."""
+    """The special token that ends an answer, and so a conversation; end of text if there is
+    none.
+    """
     ends = chat.encode(chat.ends())
     return int(ends[-1]) if len(ends) else tokenizer.end_of_text
 

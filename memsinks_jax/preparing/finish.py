@@ -1,4 +1,6 @@
-"""Completes a corpus from its shards: columns, groups by number, the report, and last the manifest."""
+"""Completes a corpus from its shards: columns, groups by number, the report, and last the
+manifest.
+"""
 
 import collections
 import collections.abc

@@ -14,7 +14,9 @@ PREFIX = "hf://"
 
 
 def revision(path: str) -> str:
-    """The commit that a dataset's name stands for now, so that a resumed run reads the same data."""
+    """The commit that a dataset's name stands for now, so that a resumed run reads the same
+    data.
+    """
     import huggingface_hub
 
     name, _ = _name_and_split(path)

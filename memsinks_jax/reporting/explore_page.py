@@ -20,7 +20,7 @@ _FILES = importlib.resources.files("memsinks_jax.reporting") / "explore"
 
 
 def page(data: dict, title: str) -> str:
-    """The result of `auditing.explore.explore` -> self-contained HTML.
+    """The result of `measures.explore.explore` -> self-contained HTML.
 
     Texts of documents are JSON without a '<', and the script puts them on the page as text. The
     page gives the hash of its own script, and a browser runs no other.

@@ -97,7 +97,9 @@ def scatter(tree, rows, active: ActiveRows):
 
 
 def _by_part(table: jax.Array, active: ActiveRows) -> tuple[jax.Array, jax.Array]:
-    """The parts of a table (n, M / n, ...), and their active rows; for NONE, one past the last row."""
+    """The parts of a table (n, M / n, ...), and their active rows; for NONE, one past the last
+    row.
+    """
     parts = len(active.rows_nU)
     size = len(table) // parts
     rows_nU = active.rows_nU - size * jnp.arange(parts)[:, None]

@@ -1,4 +1,6 @@
-"""Runs on several hosts: how they connect, collective calls, and what is reported when one is lost."""
+"""Runs on several hosts: how they connect, collective calls, and what is reported when one is
+lost.
+"""
 
 import ctypes
 import os

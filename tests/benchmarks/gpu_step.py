@@ -39,7 +39,9 @@ def tokens_of(rows):
 
 
 def theirs(compiled, rows):
-    """-> (a function that makes a number of steps and waits for them, () -> GiB at the peak, None)."""
+    """-> (a function that makes a number of steps and waits for them, () -> GiB at the peak,
+    None).
+    """
     import torch
     import transformers
 

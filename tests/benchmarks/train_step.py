@@ -62,7 +62,9 @@ def tokens_of(shape):
 
 
 def ours(family, kind, shape):
-    """-> (a function that makes that many steps and returns the last loss, number of parameters)."""
+    """-> (a function that makes that many steps and returns the last loss, number of
+    parameters).
+    """
     import jax
     import numpy as np
 

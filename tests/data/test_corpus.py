@@ -17,7 +17,7 @@ from memsinks_jax.data.counts import as_text, counts, never_read
 from memsinks_jax.data.documents import Document, in_words
 from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
-from memsinks_jax.evals.memorization import batches_by_role
+from memsinks_jax.measures.memorization import batches_by_role
 from memsinks_jax.variants import CONFIGS, open_config
 
 

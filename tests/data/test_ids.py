@@ -6,7 +6,9 @@ from memsinks_jax.data import ids
 
 
 def test_golden_id():
-    """Ids of documents already trained must never change: do not update the value, mend the code."""
+    """Ids of documents already trained must never change: do not update the value, mend the
+    code.
+    """
     assert ids.to_hex(ids.content_id(np.array([3, 1, 4, 1, 5], np.int32))) == "8f27eef3b2c143fa"
 
 

@@ -81,7 +81,9 @@ def test_rows_of_a_run_count_answers_alone(rows):
 
 
 def test_a_token_of_its_own_may_open_documents():
-    """Whole documents open with it and close with end of text; a piece from the middle has neither."""
+    """Whole documents open with it and close with end of text; a piece from the middle has
+    neither.
+    """
     tokens = [np.array([7, 8, 9], np.int32), np.array([6], np.int32)]
     identities = np.ones((2, 2), np.uint32)
     row = row_of([Piece(tokens[0], 0, 4)], identities[:1], 6, END, 4)

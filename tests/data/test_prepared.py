@@ -1,4 +1,6 @@
-"""Reading a prepared corpus of many shards: documents are intact, even with few open files allowed."""
+"""Reading a prepared corpus of many shards: documents are intact, even with few open files
+allowed.
+"""
 
 import gc
 import hashlib
@@ -55,7 +57,9 @@ def write_columns(folder, columns):
 
 
 def write_prepared(folder, tokens, shards):
-    """What `memsinks_jax.prepare` would write of these documents, in so many shards of equal size."""
+    """What `memsinks_jax.prepare` would write of these documents, in so many shards of equal
+    size.
+    """
     from array_record.python.array_record_module import ArrayRecordWriter
 
     (folder / "shards").mkdir(parents=True)

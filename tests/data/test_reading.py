@@ -372,7 +372,9 @@ def test_pieces_hold_all_of_the_input_once(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_hub_is_read_by_datasets(tmp_path, monkeypatch):
-    """From a folder of this machine: the loading is the same, only the commit is the hub's to say."""
+    """From a folder of this machine: the loading is the same, only the commit is the hub's to
+    say.
+    """
     pytest.importorskip("datasets", reason="the extra `hub` is not installed")
     for part in range(3):
         lines = [

@@ -1,4 +1,6 @@
-"""Tracing and patching a model: against one patch at a time, and against generation with a cache."""
+"""Tracing and patching a model: against one patch at a time, and against generation with a
+cache.
+"""
 
 import dataclasses
 import functools

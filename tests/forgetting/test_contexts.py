@@ -27,7 +27,9 @@ SHARED = (
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    """A run on stories of which two come eight times. Both end in one sentence, which no other has."""
+    """A run on stories of which two come eight times. Both end in one sentence, which no other
+    has.
+    """
     from memsinks_jax.data.embedded import stories
 
     folder = tmp_path_factory.mktemp("forgetting")

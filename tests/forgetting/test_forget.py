@@ -16,12 +16,12 @@ from memsinks_jax.api import evaluate
 from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.reading import SEPARATOR
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.forgetting.request import _no_group
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim

@@ -10,10 +10,10 @@ from planted import END, random_model
 
 from memsinks_jax import sinks
 from memsinks_jax.config import with_fields
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.models.trained import Trained
 

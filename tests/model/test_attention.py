@@ -178,7 +178,9 @@ def test_large_scores_of_bfloat16_are_exact(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_documents_do_not_see_each_other(kernel):
-    """Another first document leaves the second one's outputs and its gradients equal, bit for bit."""
+    """Another first document leaves the second one's outputs and its gradients equal, bit for
+    bit.
+    """
     query, key, value, segments, upstream = inputs(128)
     first, second = (segments[:, :, None, None] == 1), segments == 2
     both = with_gradient(functools.partial(attend, kernel))

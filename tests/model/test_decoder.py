@@ -83,7 +83,9 @@ def test_causality_by_gradient(config, model_and_params):
 
 
 def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
-    """Changing the first document, and so its sinks, leaves the second's logits equal to the bit."""
+    """Changing the first document, and so its sinks, leaves the second's logits equal to the
+    bit.
+    """
     model, params = model_and_params
     segments = [[1] * 5 + [2] * 7] * B
     tokens, segments, positions = inputs(segments)

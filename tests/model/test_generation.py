@@ -1,4 +1,6 @@
-"""Generation with a cache: the same tokens as without, for any batch, with the right probabilities."""
+"""Generation with a cache: the same tokens as without, for any batch, with the right
+probabilities.
+"""
 
 import dataclasses
 import functools

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import python, tiny_config
 
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.model import host_memory, placement
 
 GIB = 2**30

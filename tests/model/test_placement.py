@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.auditing import forced
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import Contexts
-from memsinks_jax.evals import document_loss
-from memsinks_jax.evals.documents import Documents, document_batches
+from memsinks_jax.measures import document_loss, forced
+from memsinks_jax.measures.documents import Documents, document_batches
 from memsinks_jax.model import generation, placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import no_change

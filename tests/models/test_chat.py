@@ -28,7 +28,9 @@ transformers = pytest.importorskip("transformers")
 
 
 class Kind(NamedTuple):
-    """A kind of chat model: its special tokens (600, 601, ...), its template, and its ends of text."""
+    """A kind of chat model: its special tokens (600, 601, ...), its template, and its ends of
+    text.
+    """
 
     special: tuple[str, ...]
     template: str

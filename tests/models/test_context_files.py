@@ -122,7 +122,9 @@ ALL = "They all agreed that the mill by the river had burned down in the year of
 
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory):
-    """A run on texts of two groups, each of which repeats a sentence of its own; both repeat one."""
+    """A run on texts of two groups, each of which repeats a sentence of its own; both repeat
+    one.
+    """
     folder = tmp_path_factory.mktemp("grouped")
     others = [f"Letter {number} of {name}." for number in range(6) for name in GROUPS]
     lines = [(name, f"{GROUPS[name]} {ALL} {text}") for name in GROUPS for text in others]

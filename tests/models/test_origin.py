@@ -241,9 +241,9 @@ def test_documents_open_as_the_model_was_trained(llama3, text, tmp_path):
 
 def test_a_run_and_its_measures_open_documents_alike(llama3, text):
     """Rows of a run, and those on which it and an audit are measured."""
-    from memsinks_jax.auditing.subjects import documents_of
     from memsinks_jax.editing.prompts import encode
-    from memsinks_jax.evals.memorization import batches_by_role
+    from memsinks_jax.measures.memorization import batches_by_role
+    from memsinks_jax.measures.subjects import documents_of
 
     fields = {"data.files": str(text), "data.unique_documents": 40, "data.vocabulary_size": 640}
     corpus = load_corpus(with_fields(tiny_config(), fields | {"data.tokenizer": str(llama3)}))
@@ -252,7 +252,7 @@ def test_a_run_and_its_measures_open_documents_alike(llama3, text):
         for batch in batches:
             assert (batch["inputs"][batch["segments"][:, 0] > 0, 0] == START).all()
     run = open_run(llama3)
-    (batch,) = documents_of(llama3, run, "repeated", str(text)).batches(run, 64)
+    (batch,) = documents_of(run, "repeated", str(text)).batches(run, 64)
     assert (batch["inputs"][:60, 0] == START).all()
     assert encode(run.tokenizer, ["a tale"], 160)[0][0, 0] == START
 

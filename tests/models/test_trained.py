@@ -11,15 +11,15 @@ from conftest import tiny_config
 
 from memsinks_jax import api
 from memsinks_jax import evaluate as evaluation
-from memsinks_jax.auditing.forced import read
-from memsinks_jax.auditing.rows import rows_of
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import with_fields
 from memsinks_jax.editing.probe import Probe
 from memsinks_jax.editing.prompts import encode
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.memorization import batches_by_role
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.forced import read
+from memsinks_jax.measures.memorization import batches_by_role
+from memsinks_jax.measures.rows import rows_of
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
@@ -140,7 +140,7 @@ def test_texts_are_those_of_one_device(split):
 def measures_of(run, corpus):
     """All that reads a model besides its losses and texts, as numbers."""
     subject = Subject("sinks", run, "own")
-    documents, others = (of_role(corpus, run.config, role, "") for role in ("repeated", "held_out"))
+    documents, others = (of_role(corpus, role, "") for role in ("repeated", "held_out"))
     repeated, held_out = (rows_of(each, run) for each in (documents, others))
     batches = batches_by_role(corpus, run.opened, 4)["repeated"]
     attacks = reactivate(subject, documents, masks=2, iterations=2)

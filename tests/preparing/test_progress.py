@@ -1,4 +1,6 @@
-"""Progress of preparing a corpus: the share of all stages, documents per second, and the time left."""
+"""Progress of preparing a corpus: the share of all stages, documents per second, and the time
+left.
+"""
 
 import io
 import json

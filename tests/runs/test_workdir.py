@@ -7,10 +7,10 @@ import pytest
 from conftest import input_error, tiny_config
 from test_tokenizer import byte_level
 
-from memsinks_jax.auditing.subjects import encounters_in
 from memsinks_jax.config import flatten, to_json, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import read_ids
+from memsinks_jax.measures.subjects import encounters_in
 from memsinks_jax.runs import workdir as workdirs
 
 

@@ -145,7 +145,9 @@ def assert_close(ones, others):
 
 
 def steps(config, params, data, devices=1, schedule=10):
-    """The state after a step on each batch, from these parameters, and the metrics of every step."""
+    """The state after a step on each batch, from these parameters, and the metrics of every
+    step.
+    """
     mesh = sharding.make_mesh(config.mesh, jax.devices()[:devices])
     with jax.set_mesh(mesh):
         program = shared_program(config, schedule, mesh, data[0]["identities"].shape[1])

@@ -15,9 +15,9 @@ from memsinks_jax.api import Model
 from memsinks_jax.config import Config, MeshConfig, with_fields
 from memsinks_jax.data.contexts import NONE, rows_of
 from memsinks_jax.data.corpus import load_corpus
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import BATCH_SIZE, corpus_batches
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.losses import token_losses

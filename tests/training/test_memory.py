@@ -62,7 +62,9 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
 
 
 def test_contexts_have_no_moments(tiny):
-    """A row takes what it holds, and a table for which there is no room is refused before training."""
+    """A row takes what it holds, and a table for which there is no room is refused before
+    training.
+    """
     by_context = {"sinks.kind": "by_context", "contexts.rows": 1024}
     plain, table = (
         memory.needed(with_fields(tiny, fields), 8)

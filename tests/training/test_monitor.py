@@ -1,4 +1,6 @@
-"""The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted runs."""
+"""The monitor flags frequent documents, on any mesh, and alike in stopped and uninterrupted
+runs.
+"""
 
 import jax
 import numpy as np
@@ -44,7 +46,9 @@ def test_a_place_without_a_document_is_nobody():
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """Two documents come 8 times, 24 once; checked after steps 3, 6, 9 and 12 of three epochs of 5."""
+    """Two documents come 8 times, 24 once; checked after steps 3, 6, 9 and 12 of three epochs of
+    5.
+    """
     workdir = tmp_path_factory.mktemp("watched") / "run"
     train_and_evaluate(config(), workdir)
     return workdir

@@ -276,7 +276,9 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
 
 @pytest.mark.parametrize(("accumulate", "shape"), [(2, (1, 1, 1)), (4, (2, 1, 1)), (1, (2, 2, 2))])
 def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
-    """A run may go on with other microbatches and another mesh: each row of a step keeps its gates."""
+    """A run may go on with other microbatches and another mesh: each row of a step keeps its
+    gates.
+    """
     tiny = with_fields(tiny, {"sinks.kind": "by_chance", "model.layers": 1})
     data = first_batches(tiny, 2)
     params, plain = train(tiny, single(tiny), data=data)

@@ -11,8 +11,10 @@ from collections.abc import Collection
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import intervals, rows
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import InputError
+from memsinks_jax.measures import intervals, rows
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import (
     ORACLE,
     STANDARD,
     Subject,
@@ -21,8 +23,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.attacks.calibration import calibrate
@@ -52,9 +52,9 @@ def attack_run(
       As `attack`.
     """
     subjects, corpus = subjects_of(workdir, standard, oracle), workdirs.read_corpus(workdir)
-    config, where = subjects[0].run.config, str(workdir)
-    members = of_role(corpus, config, "repeated", where)
-    non_members = of_role(corpus, config, "held_out", where)
+    members, non_members = (
+        of_role(corpus, role, str(workdir)) for role in ("repeated", "held_out")
+    )
     longest = max(map(len, members.tokens + non_members.tokens))
     return attack(shortened(subjects, longest), members, non_members, kinds)
 
@@ -125,7 +125,7 @@ def _relearned(compared: list[Subject], targets: relearning.Targets) -> dict:
     def steps(of: dict) -> dict[str, float]:
         # A document that did not come back counts with the maximum number of steps, a lower bound.
         counts = [relearning.STEPS if count is None else count for count in of["steps"]]
-        return intervals.as_dict(intervals.mean(np.array(counts), 0.0))
+        return intervals.mean(np.array(counts), 0.0)._asdict()
 
     found = {}
     for kind in relearning.KINDS:
@@ -143,7 +143,7 @@ def _benign(
     found = {}
     for name, of in (("members", "repeated"), ("non_members", "held_out")):
         change_R = np.array(result[of]["after"]) - np.array(result[of]["losses"])
-        found[name] = intervals.as_dict(intervals.mean(change_R))
+        found[name] = intervals.mean(change_R)._asdict()
     return found
 
 

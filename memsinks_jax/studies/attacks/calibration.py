@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax.auditing.rows import applied, nats_of, rows_of
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import applied, nats_of
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import rows_of
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 
 STEPS, RATE, SPREAD, RETAINED = 200, 1e-2, 0.1, 100.0

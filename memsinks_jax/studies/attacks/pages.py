@@ -5,8 +5,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 
-from memsinks_jax.auditing.audit import table_sections
-from memsinks_jax.auditing.pages import Table
+from memsinks_jax.measures.pages import PageTable, table_sections
 from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.studies.attacks.relearning import STEPS
 from memsinks_jax.studies.attacks.residue import DAMAGE
@@ -31,7 +30,7 @@ def sections(found: Sequence[dict]) -> list[str]:
     return table_sections(tables(found))
 
 
-def tables(found: Sequence[dict]) -> list[Table]:
+def tables(found: Sequence[dict]) -> list[PageTable]:
     """Tables for results of `attacks.attack`, one per seed. Skips attacks that were not run."""
     makers = {
         "relearning": _relearning,
@@ -51,14 +50,14 @@ def _cell(found: Sequence[dict], *path: str, digits: int = 3) -> str:
     return with_interval([value for value in values if value is not None], digits)
 
 
-def _relearning(found: Sequence[dict]) -> Table:
+def _relearning(found: Sequence[dict]) -> PageTable:
     models, rows = list(found[0]["members"]["few"]["steps"]), []
     for of, control in (("members", ""), ("never_seen", " (control: never read)")):
         for kind, label in _KINDS.items():
             steps = [_cell(found, of, kind, "steps", model, "value", digits=2) for model in models]
             ratios = [_cell(found, of, kind, n, digits=2) for n in ("ratio", "ratio_from_equal")]
             rows.append([f"{label}{control}", *steps, *ratios])
-    return Table(
+    return PageTable(
         "Is it gone, or hidden? Fine-tuning until it is back",
         "Steps of AdamW until half of what a document lost is back, at the attacker's best learning "
         f"rate for each model; more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's "
@@ -70,7 +69,7 @@ def _relearning(found: Sequence[dict]) -> Table:
     )
 
 
-def _calibration(found: Sequence[dict]) -> Table:
+def _calibration(found: Sequence[dict]) -> PageTable:
     return _losses(
         found,
         "Is it only the output that hides it? Calibration",
@@ -79,9 +78,9 @@ def _calibration(found: Sequence[dict]) -> Table:
     )
 
 
-def _benign(found: Sequence[dict]) -> Table:
+def _benign(found: Sequence[dict]) -> PageTable:
     sides = ("members", "non_members")
-    return Table(
+    return PageTable(
         "Does it come back by itself? Fine-tuning on other text",
         "Change of the loss, nats per token, after fine-tuning on documents that no model has read.",
         ["", "members", "non-members"],
@@ -89,7 +88,7 @@ def _benign(found: Sequence[dict]) -> Table:
     )
 
 
-def _quantization(found: Sequence[dict]) -> Table:
+def _quantization(found: Sequence[dict]) -> PageTable:
     return _losses(
         found,
         "Does rounding the weights bring it back?",
@@ -97,17 +96,17 @@ def _quantization(found: Sequence[dict]) -> Table:
     )
 
 
-def _losses(found: Sequence[dict], title: str, note: str) -> Table:
+def _losses(found: Sequence[dict], title: str, note: str) -> PageTable:
     """A row per model, from {model: {state of it: {"members", "non_members": loss}}}."""
     states = list(next(iter(found[0].values())))
     pairs = list(itertools.product(states, ("members", "non_members")))
     columns = [f"{state}, {side.replace('_', '-')}" for state, side in pairs]
     rows = [[model, *(_cell(found, model, *pair) for pair in pairs)] for model in found[0]]
-    return Table(title, note, ["", *columns], rows)
+    return PageTable(title, note, ["", *columns], rows)
 
 
-def _reactivation(found: Sequence[dict]) -> Table:
-    return Table(
+def _reactivation(found: Sequence[dict]) -> PageTable:
+    return PageTable(
         "If the sinks were kept: does switching some on bring it back?",
         "Loss on the second half of the members, nats per token, and the share of what their own sinks "
         "hold of it. The attacker has the first half, but not the id.",
@@ -119,12 +118,12 @@ def _reactivation(found: Sequence[dict]) -> Table:
     )
 
 
-def _residue(found: Sequence[dict]) -> Table:
+def _residue(found: Sequence[dict]) -> PageTable:
     models = list(found[0])
     rows = [["the gap itself", *(_cell(found, model, "gap") for model in models)]]
     for name in found[0][models[0]]["components"]:
         rows.append([name, *(_cell(found, model, "components", name) for model in models)])
-    return Table(
+    return PageTable(
         "Which component holds the rest?",
         "The gap between the loss of non-members and of members, nats per token, and how much of it "
         "disappears when one component of the model is ablated (replaced by its mean over other text) "

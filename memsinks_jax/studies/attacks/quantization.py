@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import bar
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import bar
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES
 from memsinks_jax.training.paths import first_match, path_name
 
@@ -69,10 +69,9 @@ def quantize(subject: Subject, members: Documents, non_members: Documents) -> di
     with bar(len(BITS) + 1, f"quantization, {subject.name}") as progress:
         for bits in (None, *BITS):
             weights = quantized(params, bits) if bits else params
-            measured = {}
-            for name, group in batches.items():
-                nats_R, tokens_R = loss(weights, group, subject.mode)
-                measured[name] = float(nats_R.sum() / tokens_R.sum())
-            found[f"int{bits}" if bits else "float"] = measured
+            found[f"int{bits}" if bits else "float"] = {
+                name: mean_loss(loss, weights, group, subject.mode)
+                for name, group in batches.items()
+            }
             progress.update()
     return found

@@ -13,10 +13,11 @@ import numpy as np
 import optax
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import bar, halves, in_batches, reader, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import Documents, rows_at_once
+from memsinks_jax.measures.document_loss import reader
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.rows import bar, halves, in_batches, rows_of, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions
 

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax.auditing.rows import bar, losses_of, reader, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, InputError
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.document_loss import reader
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import bar, losses_of, rows_of, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -150,7 +151,9 @@ def relearn(
 def _best(
     losses_NRS: np.ndarray, targets: Targets, which: np.ndarray, rates: Sequence[float]
 ) -> dict:
-    """The result at the attacker's rate: the fewest steps, and among equal ones the most recovered."""
+    """The result at the attacker's rate: the fewest steps, and among equal ones the most
+    recovered.
+    """
     steps = losses_NRS.shape[2] - 1
     starts_R, thresholds_R = targets.starts_R[which], targets.thresholds_R[which]
     reached_NR = np.array([crossings(losses_RS, thresholds_R) for losses_RS in losses_NRS])

@@ -20,11 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.auditing.rows import bar, in_batches, reader, token_mean
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.documents import rows_at_once
 from memsinks_jax.families import FAMILIES
+from memsinks_jax.measures.document_loss import reader
+from memsinks_jax.measures.documents import rows_at_once
+from memsinks_jax.measures.rows import bar, in_batches, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions, recorded
 
@@ -136,7 +137,9 @@ def _measure(config: Config, mode: str) -> Callable[..., np.ndarray]:
 
 
 def _means(config: Config, mode: str, params: dict, batches: list[dict]) -> dict[str, jax.Array]:
-    """Means over all targets of batches of rows: of the sites (L, width), of the embeddings (D,)."""
+    """Means over all targets of batches of rows: of the sites (L, width), of the embeddings
+    (D,).
+    """
     nats = reader(config, mode)
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     shape = batches[0]["inputs"].shape

@@ -23,7 +23,7 @@ MATRICES = ("up_kernel", "gate_kernel", "down_kernel")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class BalancedSubnetSettings:
     """Settings of the authors' code, except for the batch size."""
 
     ratio: float = 0.01  # share of every matrix that is dropped
@@ -37,8 +37,10 @@ class Settings:
     seed: int = 0  # of the scores and the order
 
 
-def initial(params: dict, settings: Settings) -> dict[str, jax.Array]:
-    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 / inputs)."""
+def initial(params: dict, settings: BalancedSubnetSettings) -> dict[str, jax.Array]:
+    """Initial scores of every matrix, drawn as torch draws weights: uniform up to sqrt(1 /
+    inputs).
+    """
     seed, found = jax.random.key(settings.seed, impl="threefry2x32"), {}
     for number, name in enumerate(MATRICES):
         if name in params["layers"]:
@@ -92,7 +94,7 @@ def balanced_subnet(
     params: dict,
     forgotten: list[dict],
     other: list[dict],
-    settings: Settings | None = None,
+    settings: BalancedSubnetSettings | None = None,
 ) -> dict:
     """Finds and drops weights -> the remaining parameters.
 
@@ -102,7 +104,7 @@ def balanced_subnet(
     Raises:
       InputError: no document has a target.
     """
-    settings = settings or Settings()
+    settings = settings or BalancedSubnetSettings()
     forgotten, other = documents_of(forgotten), documents_of(other)
     about = settings.learning_rate, settings.momentum, settings.decay
     first, step, without = _programs(config, *about)
@@ -115,7 +117,7 @@ def balanced_subnet(
     return without(params, scores, dropped)
 
 
-def _batches(forgotten: dict, other: dict, settings: Settings):
+def _batches(forgotten: dict, other: dict, settings: BalancedSubnetSettings):
     """Yields (rows to forget, rows of other text) for every step, drawn anew each epoch."""
     rng = np.random.default_rng(settings.seed)
     count = {"lost": len(forgotten["inputs"]), "stays": len(other["inputs"])}

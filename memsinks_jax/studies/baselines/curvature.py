@@ -107,7 +107,9 @@ class Entries(NamedTuple):
     outputs_FO: np.ndarray
 
     def reduced(self, share: float) -> np.ndarray:
-        """The matrix with the fewest entries whose masses add up to `share` of the total -> (D, F)."""
+        """The matrix with the fewest entries whose masses add up to `share` of the total -> (D,
+        F).
+        """
         kept_IO = np.where(_most(self.mass_IO, share), self.entries_IO, 0)
         return self.inputs_DI @ kept_IO @ self.outputs_FO.T
 
@@ -122,7 +124,9 @@ def by_curvature(kernel_DF: np.ndarray, inputs_DD: np.ndarray, outputs_FF: np.nd
 
 
 def by_singular_values(kernel_DF: np.ndarray) -> Entries:
-    """The control: in the matrix's singular vectors. Masses are the squares of the singular values."""
+    """The control: in the matrix's singular vectors. Masses are the squares of the singular
+    values.
+    """
     inputs_DK, values_K, outputs_KF = np.linalg.svd(kernel_DF, full_matrices=False)
     return Entries(np.diag(values_K), np.diag(values_K**2), inputs_DK, outputs_KF.T)
 

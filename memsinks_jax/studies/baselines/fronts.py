@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.studies.baselines.removal import Point, point
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import Config
-from memsinks_jax.evals.documents import rows_at_once
+from memsinks_jax.measures.documents import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.studies.baselines.reading import Reader, documents_of, in_groups
 

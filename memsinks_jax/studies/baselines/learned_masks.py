@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from memsinks_jax.config import Config
-from memsinks_jax.evals.documents import rows_at_once
+from memsinks_jax.measures.documents import rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.studies.baselines.reading import Reader, documents_of, in_groups, masked
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 
 # Shares of every layer, up to as much forgetting as with sinks dropped. The paper does not give its
 # own.

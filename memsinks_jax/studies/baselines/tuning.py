@@ -1,11 +1,13 @@
-"""Tunes Hard Concrete as the paper does: on a few documents, by the held-out loss after dropping."""
+"""Tunes Hard Concrete as the paper does: on a few documents, by the held-out loss after
+dropping.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.studies.baselines.learned_masks import HardConcrete, Slimming, learn
 from memsinks_jax.studies.baselines.removal import RATIOS, top_neurons, without
 from memsinks_jax.studies.baselines.scores import over_documents

@@ -12,8 +12,8 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.auditing.measures import ALL, OFTEN
-from memsinks_jax.auditing.subjects import MODES, ORACLE, STANDARD
+from memsinks_jax.measures.audit import ALL, OFTEN
+from memsinks_jax.measures.subjects import MODES, ORACLE, STANDARD
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import rank_correlation, with_interval
 from memsinks_jax.studies.figures import forgetting_capacity
@@ -71,7 +71,7 @@ def measure(runs: list[Run]) -> list[Run]:
 def _audited(run: Run, others: dict[str, Run | None]) -> dict:
     """{"audit": of `audit.audit`; "attacks": of `attacks.attack_run`, for the default settings;
     "documents_per_sink", "capacity": not for the ladder}. Takes minutes."""
-    from memsinks_jax.auditing.audit import audit  # jax takes seconds to import
+    from memsinks_jax.measures.audit import audit  # jax takes seconds to import
     from memsinks_jax.studies.attacks.attacks import attack_run
 
     # Compares every model with the oracle, and with the standard model if data are the same.

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.auditing import forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.corpus import Corpus
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures import forced, intervals, membership
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.figures.contexts import GIVEN, RECITED
@@ -25,9 +25,7 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     """
     model, twin = open_run(run.workdir), open_run(never.workdir)
     corpus = workdirs.read_corpus(run.workdir)
-    sides = [
-        of_role(corpus, model.config, role, str(run.workdir)) for role in ("repeated", "held_out")
-    ]
+    sides = [of_role(corpus, role, str(run.workdir)) for role in ("repeated", "held_out")]
     subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
     readings = [forced.read(subject, side) for side in sides]
     if mode == "text":

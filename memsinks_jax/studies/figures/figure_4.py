@@ -227,7 +227,9 @@ def trade_off(table: Table, out: pathlib.Path) -> list[str]:
 
 
 def _costs(table: Table, standards: list[Run]) -> dict[str, zip]:
-    """{label: most forgetting, rise of the held-out loss, share of the box} of sinks and methods."""
+    """{label: most forgetting, rise of the held-out loss, share of the box} of sinks and
+    methods.
+    """
     rows = {}
     for kind in ("sinks_paper", "sinks"):
         if kind in table.groups:

@@ -64,8 +64,8 @@ def measure(runs: list[Run]) -> list[Run]:
 
 def _measured(run: Run, texts: dict[str, list[str]]) -> Run:
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.evals.document_loss import DocumentLoss
-    from memsinks_jax.evals.documents import Documents
+    from memsinks_jax.measures.document_loss import DocumentLoss
+    from memsinks_jax.measures.documents import Documents
     from memsinks_jax.models.trained import open_run
 
     model = open_run(run.workdir)

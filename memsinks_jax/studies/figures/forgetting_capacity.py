@@ -19,8 +19,8 @@ def measure(runs: list[Run]) -> list[Run]:
     """Adds "documents_per_sink" and "capacity" to `details` -> the runs with sinks by document."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax import sinks
-    from memsinks_jax.auditing.subjects import of_role
     from memsinks_jax.forgetting.neurons import capacity
+    from memsinks_jax.measures.subjects import of_role
     from memsinks_jax.models.trained import open_run
 
     found = []
@@ -28,7 +28,7 @@ def measure(runs: list[Run]) -> list[Run]:
         config = workdirs.read_config(run.workdir)
         if config.sinks.traits.owned and sinks.has_sinks(config):
             corpus = workdirs.read_corpus(run.workdir)
-            repeated = of_role(corpus, config, "repeated", str(run.workdir))
+            repeated = of_role(corpus, "repeated", str(run.workdir))
             share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
             details = {
                 "documents_per_sink": share * len(repeated.tokens),

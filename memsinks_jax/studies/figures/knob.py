@@ -1,4 +1,6 @@
-"""Figures and studies that vary one setting, and compare models with sinks with the standard one."""
+"""Figures and studies that vary one setting, and compare models with sinks with the standard
+one.
+"""
 
 from collections.abc import Callable
 

@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SiteEdit:
     """An edit at one site; no memory if no layer succeeds. `swept` has more than `rough`."""
 
     case: Case
@@ -86,7 +86,7 @@ def known(probe: Probe, tokenizer: AnyTokenizer, world: World) -> dict[str, floa
     return found
 
 
-def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
+def of_site(probe: Probe, found: list[SiteEdit], text: Text) -> dict:
     """Outcomes of all edits; shares over the bounds, success by layer; the first edit's map."""
     swept, shares = [f.rough for f in found if f.rough], {}
     for name in ("on_target", "off_target", "unchanged") if swept else ():
@@ -108,8 +108,10 @@ def of_site(probe: Probe, found: list[Found], text: Text) -> dict:
     }
 
 
-def compared(probe: Probe, found: list[Found], text: Text, seed: int) -> dict:
-    """Means over edits of other distances and of other ways to edit -> {"distances", "baselines"}."""
+def compared(probe: Probe, found: list[SiteEdit], text: Text, seed: int) -> dict:
+    """Means over edits of other distances and of other ways to edit -> {"distances",
+    "baselines"}.
+    """
     usable = [f for f in found if f.memory is not None]
     distances = [ablation(probe, f) for f in usable]
     ways = [baselines(probe, f, text, seed) for f in usable]
@@ -136,18 +138,18 @@ def case_of(edit: Edit, tokenizer: AnyTokenizer, context: int) -> Case:
     return Case(edit, prompts, count, slice(first, count), classes, target, spelling)
 
 
-def find(probe: Probe, case: Case, site: str) -> Found:
+def find(probe: Probe, case: Case, site: str) -> SiteEdit:
     """Step, map, lowest layer, and the bound that is best on every other prompt."""
     trace = probe.trace(case.prompt, case.target, site)
     step = patching.choose_step(probe, case.prompt, case.target, site, trace)
     found = patching.patch_map(probe, case.prompt, case.target, site, trace, step)
     layer = patching.choose_layer(found)
     if layer is None:
-        return Found(case, found, None)
+        return SiteEdit(case, found, None)
     memory = patching.remember(trace, case.prompt, site, layer, step, 1.0)
     rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
     swept = boundary.refined(probe, memory, rough, case.prompts)
-    return Found(case, found, bounded(memory, best_bound(case, swept)), rough, swept)
+    return SiteEdit(case, found, bounded(memory, best_bound(case, swept)), rough, swept)
 
 
 def best_bound(case: Case, swept: boundary.Sweep) -> float:
@@ -165,7 +167,7 @@ def bounded(memory: Memory, bound: float) -> Memory:
     return dataclasses.replace(memory, bounds=np.full_like(memory.bounds, bound))
 
 
-def outcome(probe: Probe, found: Found, text: Text) -> dict[str, float]:
+def outcome(probe: Probe, found: SiteEdit, text: Text) -> dict[str, float]:
     """All measures of one edit, except baselines. `text`: held-out sentences."""
     result = _of_map(found)
     if found.memory is None:
@@ -238,7 +240,7 @@ def _rates(
     return result
 
 
-def _of_map(found: Found) -> dict[str, float]:
+def _of_map(found: SiteEdit) -> dict[str, float]:
     successes = found.map.successes
     layers = np.flatnonzero(successes[:, -1])
     result = {
@@ -255,7 +257,7 @@ def _of_map(found: Found) -> dict[str, float]:
     return result
 
 
-def _of_sweep(found: Found) -> dict[str, float]:
+def _of_sweep(found: SiteEdit) -> dict[str, float]:
     swept = found.swept
     on, off, same = swept.on_target(), swept.off_target(), swept.unchanged()
     logs = np.log10(swept.bounds)
@@ -304,7 +306,7 @@ def _own_similarity(probe: Probe, case: Case, memory: Memory) -> float:
     return float(bounding(x, memory.bounds[0], memory.height))
 
 
-def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
+def ablation(probe: Probe, found: SiteEdit) -> dict[str, dict[str, float]]:
     """The best over all bounds for each distance, key and value the same -> {distance: it}."""
     result, case = {}, found.case
     about = case.target, case.prompts, case.positives
@@ -319,7 +321,7 @@ def ablation(probe: Probe, found: Found) -> dict[str, dict[str, float]]:
     return result
 
 
-def baselines(probe: Probe, found: Found, text: Text, seed: int) -> dict[str, dict[str, float]]:
+def baselines(probe: Probe, found: SiteEdit, text: Text, seed: int) -> dict[str, dict[str, float]]:
     """Other methods of editing, measured like the memory -> {name: outcome}."""
     case, memory = found.case, found.memory
     draw = np.random.default_rng([seed, case.target])

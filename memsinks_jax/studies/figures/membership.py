@@ -157,7 +157,9 @@ general | held-out stories: loss, sinks dropped, over standard's
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: the auditor's grid, edited copies, and other ways to set sinks."""
+    """Further sections of the page: the auditor's grid, edited copies, and other ways to set
+    sinks.
+    """
     measured = [run for run in runs if "ladder" in run.details]
     if not measured:
         return []

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.auditing import forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.data import ids
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import forced, intervals, membership
+from memsinks_jax.measures.documents import Documents, together
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.baselines import rescaling
@@ -68,14 +68,6 @@ def measure(runs: dict[str, Run]) -> dict:
     }
 
 
-def together(parts: Sequence[Documents]) -> Documents:
-    return Documents(
-        sum((part.tokens for part in parts), []),
-        np.concatenate([part.identities for part in parts]),
-        np.concatenate([part.encounters for part in parts]),
-    )
-
-
 def read(subject: Subject, parts: Sequence[Documents]) -> list[list[Reading]]:
     """Readings of all parts, made at once."""
     readings = iter(forced.read(subject, together(parts)))
@@ -95,7 +87,7 @@ def _asked(model: Trained, run: Run, layout: corpus.Layout) -> Asked:
         return Documents(tokens, identities, np.array([placed.times for placed in of]))
 
     ladder, canaries, near = map(documents, layout[:3])
-    unread = of_role(of_run, model.config, "held_out", str(run.workdir))
+    unread = of_role(of_run, "held_out", str(run.workdir))
     return Asked(ladder, canaries, near, unread, together(list(_pieces(ladder, unread))))
 
 
@@ -141,7 +133,7 @@ def ladder(
         found["loss"][str(bucket)] = float(np.mean(_loss([readings[i] for i in there])))
         for name, score in (("auc", "loss"), ("auc_reference", "reference")) if bucket else ():
             measured = intervals.auc(scores[score][there], scores[score][times == 0])
-            found[name][str(bucket)] = intervals.as_dict(measured)
+            found[name][str(bucket)] = measured._asdict()
     return found
 
 

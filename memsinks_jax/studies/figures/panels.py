@@ -257,7 +257,9 @@ def draw(
     sharey=False,
     rows=1,
 ) -> None:
-    """Writes a picture of panels, row by row. A function is a panel that draws itself on an axis."""
+    """Writes a picture of panels, row by row. A function is a panel that draws itself on an
+    axis.
+    """
     shape = {"nrows": rows, "ncols": len(panels) // rows, "squeeze": False}
     figure, axes = plt.subplots(**shape, figsize=size, sharey=sharey, layout="constrained")
     for axis, panel in zip(axes.flat, panels, strict=True):

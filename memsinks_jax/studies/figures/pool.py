@@ -46,12 +46,12 @@ def measure(runs: list[Run]) -> list[Run]:
 def _recovered(run: Run) -> dict[str, float]:
     """{attack: recovered share of what own sinks hold}, see `attacks.reactivation`."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax.auditing.subjects import Subject, in_matrices, of_role
+    from memsinks_jax.measures.subjects import Subject, in_matrices, of_role
     from memsinks_jax.models.trained import open_run
     from memsinks_jax.studies.attacks.reactivation import reactivate
 
     opened, corpus = open_run(run.workdir), workdirs.read_corpus(run.workdir)
-    repeated = of_role(corpus, opened.config, "repeated", str(run.workdir))
+    repeated = of_role(corpus, "repeated", str(run.workdir))
     found = reactivate(in_matrices(Subject(run.variant, opened, "drop")), repeated)
     return {attack: found[attack]["recovered"] for attack in ATTACKS}
 

@@ -135,9 +135,9 @@ class _Subject:
     """A finished run, opened, with the documents to find."""
 
     def __init__(self, workdir: pathlib.Path):
-        from memsinks_jax.evals.document_loss import DocumentLoss
-        from memsinks_jax.evals.documents import rows_at_once
-        from memsinks_jax.evals.memorization import batches_by_role
+        from memsinks_jax.measures.document_loss import DocumentLoss
+        from memsinks_jax.measures.documents import rows_at_once
+        from memsinks_jax.measures.memorization import batches_by_role
         from memsinks_jax.model import placement
         from memsinks_jax.models.trained import open_run
 
@@ -208,7 +208,7 @@ class _Subject:
 
     def _ordinary(self) -> list[dict]:
         """Batches of documents that were read once."""
-        from memsinks_jax.evals.documents import corpus_batches
+        from memsinks_jax.measures.documents import corpus_batches
 
         corpus, size = self._corpus, len(self._batches["held_out"][0]["weights"])
         documents = corpus.mixture.documents("unique")[:ORDINARY]
@@ -263,7 +263,9 @@ def traced(
 
 
 def how(runs: list[Run], methods: Sequence[str]) -> list[str]:
-    """For a page: how the methods searched, from the runs that were measured; nothing if none was."""
+    """For a page: how the methods searched, from the runs that were measured; nothing if none
+    was.
+    """
     runs = [run for run in runs if methods[0] in run.details]
     if not runs:
         return []

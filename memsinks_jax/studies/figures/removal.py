@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from memsinks_jax.auditing import answers
+from memsinks_jax.measures import answers
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import corpora
 from memsinks_jax.studies.figures import removal_corpus as corpus
@@ -173,7 +173,9 @@ relearning_{of} | {_RELEARNED[of]}: steps until half is relearned over the twin'
 
 
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
-    """Further sections of the page: the cost for other documents, and how the removal was tested."""
+    """Further sections of the page: the cost for other documents, and how the removal was
+    tested.
+    """
     measured = [run.details["others"] for run in runs if "others" in run.details]
     if not measured:
         return []

@@ -35,7 +35,7 @@ _WORLDS = (1, 2, 3, 4)  # seeds of those countries
 _UNREAD_WORLD, _COMMON_WORLD, _STORIES = 98, 99, 0
 
 
-def source(number: int) -> str:
+def source_group(number: int) -> str:
     """The group of a source."""
     return f"source {number}"
 
@@ -129,7 +129,7 @@ def sources() -> list[Records]:
         of = (_sentences(facts, draw) for facts in (own, common_facts(), _continents(own)))
         parts = list(zip(of, (SENTENCES - COMMON - INFERRED, COMMON, INFERRED), strict=True))
         texts = [_text(parts, draw) for _ in range(OF_A_SOURCE)]
-        found.append([(source(number), text) for text in texts])
+        found.append([(source_group(number), text) for text in texts])
     return found
 
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import intervals
-from memsinks_jax.auditing.rows import asking, in_batches, losses_of, rows_of, token_mean
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data.embedded.facts import Fact
 from memsinks_jax.data.prepared import group_id
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import BATCH_SIZE, Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import intervals
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.documents import BATCH_SIZE, Documents
+from memsinks_jax.measures.rows import losses_of, token_mean
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.sparse_sinks import PREFIX
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
@@ -54,18 +54,19 @@ def answer_nats(
     each. `params` replace the run's.
     """
     encode, params = run.tokenizer.encode, run.params if params is None else params
-    first = np.array([len(encode(question)) for question in asked.questions])
+    first = [len(encode(question)) for question in asked.questions]
     pairs = zip(asked.questions, asked.answers, strict=True)
     tokens = [encode(question + answer) for question, answer in pairs]
     every = np.ones(len(tokens), bool)  # also the sinks of ids that nobody has
-    documents = Documents(tokens, asked.identities, opened=every)
-    rows = asking(rows_of(documents, run), first, np.array([len(each) for each in tokens]))
-    rows["document"] = np.arange(len(tokens), dtype=np.int32)
-    return DocumentLoss(run.config)(params, list(in_batches(rows, BATCH_SIZE)), mode)
+    answers = [np.array([[start, len(each)]]) for start, each in zip(first, tokens, strict=True)]
+    documents = Documents(tokens, asked.identities, opened=every, answers=answers)
+    return DocumentLoss(run.config)(params, documents.batches(run, BATCH_SIZE), mode)
 
 
 def distractors(facts: Sequence[Fact]) -> list[list[str]]:
-    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same relation."""
+    """For every fact, up to DISTRACTORS wrong answers: those of other facts of the same
+    relation.
+    """
     found = []
     for fact in facts:
         others = dict.fromkeys(other.answer for other in facts if other.relation == fact.relation)
@@ -136,11 +137,11 @@ def _facts(models: Models) -> dict[str, dict[str, float]]:
     by_kind["reworded"] = [
         [fact for fact in own if corpus.questions(fact, True)] for own in by_kind["own"]
     ]
-    without = {n: _without(run, corpus.source(n)) for n in (*going, *_next(going))}
-    neighbours = [group_id(corpus.source(n)) for n in _next(going)]
+    without = {n: _without(run, corpus.source_group(n)) for n in (*going, *_next(going))}
+    neighbours = [group_id(corpus.source_group(n)) for n in _next(going)]
     found = {}
     for kind, facts in by_kind.items():
-        of = [asked(facts[n], corpus.source(n), kind == "reworded") for n in going]
+        of = [asked(facts[n], corpus.source_group(n), kind == "reworded") for n in going]
         elsewhere = [_under(each, other) for each, other in zip(of, neighbours, strict=True)]
         unused = neurons.unused_ids(run.config, PLACEBOS)
         nobodys = [_under(each, one) for each in of for one in unused]
@@ -187,7 +188,7 @@ def _without(run: Trained, *groups: str) -> dict:
 def _of_sources_that_stay() -> list[Asked]:
     """Their own facts."""
     every = enumerate(corpus.own_facts())
-    return [asked(own, corpus.source(n)) for n, own in every if n >= corpus.WITHDRAWN]
+    return [asked(own, corpus.source_group(n)) for n, own in every if n >= corpus.WITHDRAWN]
 
 
 def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | None = None) -> float:
@@ -200,9 +201,9 @@ def _mean(run: Trained, questions: Sequence[Asked], mode: str, params: dict | No
 def _truth_ratios(models: Models) -> dict[str, dict[str, list[float]]]:
     """Of withdrawn sources; of others before (neighbour) and after (neighbour_left) these go."""
     run, going = models.sinks, range(corpus.WITHDRAWN)
-    ids = np.stack([group_id(corpus.source(n)) for n in going])
-    of_others = np.stack([group_id(corpus.source(n)) for n in _next(going)])
-    left = _without(run, *map(corpus.source, going))
+    ids = np.stack([group_id(corpus.source_group(n)) for n in going])
+    of_others = np.stack([group_id(corpus.source_group(n)) for n in _next(going)])
+    left = _without(run, *map(corpus.source_group, going))
     found = {}
     for kind, of_sources in _by_kind().items():
         facts = sum(of_sources, [])
@@ -223,9 +224,8 @@ def _repeated_stories_of(run: Trained, which: Sequence[int]) -> Documents:
 
 def _repeated_stories(models: Models, sunk: Run) -> dict:
     """Losses of withdrawn repeated stories, and their AUC against unread stories."""
-    config = models.sinks.config
     repeated = _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES))
-    unread = of_role(workdirs.read_corpus(sunk.workdir), config, "held_out", str(sunk.workdir))
+    unread = of_role(workdirs.read_corpus(sunk.workdir), "held_out", str(sunk.workdir))
     found = {"letters": {}, "auc": {}}
     for name, (run, mode) in models.views().items():
         subject = Subject(name, run, mode)
@@ -246,8 +246,8 @@ def _others(run: Trained) -> dict[str, float]:
     loss = DocumentLoss(run.config)
 
     def both(params: dict) -> np.ndarray:
-        nats, tokens = loss(params, repeated, "own")
-        return np.array([nats.sum() / tokens.sum(), _mean(run, facts, "own", params)])
+        of_letters = mean_loss(loss, params, repeated, "own")
+        return np.array([of_letters, _mean(run, facts, "own", params)])
 
     def rise(identities) -> np.ndarray:
         gone = (neurons.neurons_of(run.config, one[None]) for one in identities)
@@ -255,7 +255,7 @@ def _others(run: Trained) -> dict[str, float]:
         return np.mean(after, axis=0) - before
 
     before = both(run.params)
-    groups = [corpus.source(n) for n in range(PLACEBOS)]
+    groups = [corpus.source_group(n) for n in range(PLACEBOS)]
     groups += [corpus.repeated_story(n)[0] for n in range(PLACEBOS)]
     right = rise(map(group_id, groups))
     placebo = rise(neurons.unused_ids(run.config, PLACEBOS))
@@ -268,11 +268,11 @@ def _together(run: Trained, sunk: Run) -> dict[str, float]:
     sources that stay, "facts_own": with the source's own on; "stories": nats per token of held-out
     stories, "stories_dropped": with none}.
     """
-    gone = [*map(corpus.source, range(corpus.WITHDRAWN))]
+    gone = [*map(corpus.source_group, range(corpus.WITHDRAWN))]
     gone += [corpus.repeated_story(n)[0] for n in range(corpus.WITHDRAWN_STORIES)]
     left, facts = dataclasses.replace(run, params=_without(run, *gone)), _of_sources_that_stay()
     of_run = workdirs.read_corpus(sunk.workdir)
-    held_out = of_role(of_run, run.config, "held_out", str(sunk.workdir))
+    held_out = of_role(of_run, "held_out", str(sunk.workdir))
 
     def of_stories(mode: str) -> float:
         return token_mean(*losses_of(Subject("", left, mode), held_out))
@@ -296,7 +296,7 @@ def _relearning(models: Models) -> dict[str, float | None]:
     """Steps until half of stories, or of a source's texts, is back, over the twin's."""
     removed, twin = _exported(models.sinks, "removed"), _exported(models.twin, "twin")
     remembering, room = Subject("on", models.sinks, "own"), models.sinks.config.data.row_length - 1
-    group, texts = corpus.source(0), [text for _, text in corpus.sources()[0]]
+    group, texts = corpus.source_group(0), [text for _, text in corpus.sources()[0]]
     tokens = [models.sinks.tokenizer.encode(text)[:room] for text in texts]
     of = {
         "letters": _repeated_stories_of(models.sinks, range(corpus.WITHDRAWN_STORIES)),

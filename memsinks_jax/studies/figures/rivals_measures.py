@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from memsinks_jax.auditing.audit import audit
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.measures.audit import audit
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.memorization import Memorization
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks.attacks import attack_run

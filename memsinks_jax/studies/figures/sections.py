@@ -1,4 +1,6 @@
-"""Sections shared by several figures' pages: what models recite, the entropy floor, open choices."""
+"""Sections shared by several figures' pages: what models recite, the entropy floor, open
+choices.
+"""
 
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -47,8 +49,7 @@ def continuations(runs: list[Run]) -> list[str]:
     written, alike = [], []
     for variant in ("standard", "sinks"):
         run = open_run(groups[variant][seed].workdir)
-        write = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
-        tails = write(openings, greedy)
+        tails = Generator.of(run)(openings, greedy)
         written.append([decode(tail.tokens) for tail in tails])
         pairs = zip(written[-1], originals, strict=True)
         alike.append(np.mean([report.share_alike(*pair) for pair in pairs]))
@@ -68,7 +69,7 @@ def continuations(runs: list[Run]) -> list[str]:
 
 def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Writes explore.html for the sink model of the first seed -> a link to it."""
-    from memsinks_jax.auditing.explore import explore  # jax takes seconds to import
+    from memsinks_jax.measures.explore import explore  # jax takes seconds to import
 
     places = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
     if "sinks" not in places:

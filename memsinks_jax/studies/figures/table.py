@@ -50,7 +50,7 @@ LOSSES = {
     "gap closed": "closed",
     "held-out over standard's": "held_out_ratio",
 }
-# What every run may have measured, see `evals.memorization`; a study adds to them.
+# What every run may have measured, see `measures.memorization`; a study adds to them.
 _OF_ROLES = ("held_out_loss", "repeated_loss", "canary_loss")
 METRICS = frozenset({"step", "tokens", "train_loss", "entropy_floor", *_OF_ROLES})
 METRICS |= {f"{name}_own" for name in _OF_ROLES}

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.auditing import answers, intervals
 from memsinks_jax.config import InputError
+from memsinks_jax.measures import answers, intervals
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import tofu_corpus as corpus

@@ -12,19 +12,19 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from memsinks_jax.auditing import answers, forced
-from memsinks_jax.auditing.extraction import extraction_strength
-from memsinks_jax.auditing.membership import highest
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.prepared import group_id
 from memsinks_jax.data.reading import Record
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import answers, forced
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.extraction import extraction_strength
+from memsinks_jax.measures.membership import highest
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.model.sparse_sinks import tables_of
 from memsinks_jax.models.trained import Trained, open_run
@@ -58,7 +58,7 @@ def shapes() -> Shapes:
     return ON_CPU if jax.default_backend() == "cpu" else ON_OTHERS
 
 
-opened = functools.lru_cache(maxsize=2)(open_run)  # many views are of one run
+cached_run = functools.lru_cache(maxsize=2)(open_run)  # many views are of one run
 
 
 class Asked(NamedTuple):
@@ -80,7 +80,7 @@ def of_view(sunk: Run, mode: str, removed: str, sets: Sequence[str]) -> dict:
       removed: "withdrawn" or "placebo": the sinks of these authors are set to 0 first; "" for none.
     """
     asked = corpus.questions_of(sunk.workdir)
-    run = without(opened(sunk.workdir), asked[removed] if removed else [])
+    run = without(cached_run(sunk.workdir), asked[removed] if removed else [])
     return of_model(Subject(sunk.variant, run, mode), asked, sets)
 
 
@@ -184,7 +184,9 @@ def without(run: Trained, authors: Sequence[str]) -> Trained:
 
 
 def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
-    """Ids to ask with, uint32 (n, 2); an author whom the model never read, and "", have no sinks."""
+    """Ids to ask with, uint32 (n, 2); an author whom the model never read, and "", have no
+    sinks.
+    """
     none = ids.numbered_id(group_id(""), -1)
     return np.stack([run.group_id(name) if name in run.groups else none for name in authors])
 
@@ -247,7 +249,7 @@ def write(subject: Subject, asked: Sequence[Asked]) -> list[str]:
     run, of, most = subject.run, documents(subject.run, asked), longest(subject.run)
     prompts = [tokens[: span[0, 0]] for tokens, span in zip(of.tokens, of.answers, strict=True)]
     config, size = with_fields(run.config, {"data.row_length": most}), shapes().prompts
-    generator = Generator(config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+    generator = Generator.of(dataclasses.replace(run, config=config))
     written = []
     for at in range(0, len(prompts), size):
         # as many as in others: one program
@@ -263,9 +265,9 @@ def relearned(sunk: Run, twin: Run) -> dict[str, float | None]:
     """-> {"relearning": as `steps_to_relearn`}. Model and twin have their sinks off, since a
     withdrawn author's questions are nobody's.
     """
-    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
+    asked, run = corpus.questions_of(sunk.workdir), cached_run(sunk.workdir)
     attacked = Subject("withdrawn", without(run, asked["withdrawn"]), "drop")
-    never = Subject("twin", opened(twin.workdir), "drop")
+    never = Subject("twin", cached_run(twin.workdir), "drop")
     return {"relearning": steps_to_relearn(attacked, Subject("own", run, "own"), never, asked)}
 
 
@@ -299,7 +301,7 @@ def costs(sunk: Run) -> dict[str, float]:
     largest change of a token's nats in an answer of an author that stays, own sinks on, when
     another is withdrawn; "found": share of reworded questions whose author is the nearest}.
     """
-    asked, run = corpus.questions_of(sunk.workdir), opened(sunk.workdir)
+    asked, run = corpus.questions_of(sunk.workdir), cached_run(sunk.workdir)
     first, second = (asked[name][0] for name in ("placebo", "withdrawn"))
     jax.block_until_ready(without(run, [first]).params)  # compiles
     began = time.perf_counter()

@@ -28,9 +28,10 @@ import numpy as np
 import optax
 from flax import nnx
 
-from memsinks_jax.auditing.rows import bar, nats_of, reader, rows_of
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config, with_fields
+from memsinks_jax.measures.document_loss import nats_of, reader
+from memsinks_jax.measures.rows import bar, rows_of
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Layer, build_model
 from memsinks_jax.model.sparse_sinks import tables_of
@@ -74,7 +75,7 @@ def of_view(
     asked = corpus.questions_of(run.workdir)
     if rival in UNLEARNING:
         return measures.of_model(_unlearned(run, rival, rate), asked, sets)
-    made, base = _adapters(run.workdir, rival, rate), measures.opened(run.workdir)
+    made, base = _adapters(run.workdir, rival, rate), measures.cached_run(run.workdir)
     gone = asked[removed] if removed else []
 
     def subject(on: Collection[str]) -> Subject:
@@ -94,7 +95,9 @@ def _one_at_a_time(
     texts: Sequence[str],
     whose: Sequence[str],
 ) -> dict:
-    """Every question, and every text, is asked of the model with the adapter of its author alone."""
+    """Every question, and every text, is asked of the model with the adapter of its author
+    alone.
+    """
     found, sums = {name: {} for name in sets}, np.zeros(2)
     authors = {name: [row.get("author", "") for row in rows] for name, rows in sets.items()}
     for author in sorted({*itertools.chain(whose, *authors.values())}):
@@ -117,7 +120,7 @@ def _one_at_a_time(
 def relearned(run: Run, retrained: Run, rival: str, rate: float) -> dict[str, float | None]:
     """As `measures.relearned`, after unlearning. `retrained` never read who is withdrawn."""
     remembering, never = (
-        Subject(of.variant, measures.opened(of.workdir), "drop") for of in (run, retrained)
+        Subject(of.variant, measures.cached_run(of.workdir), "drop") for of in (run, retrained)
     )
     asked = corpus.questions_of(run.workdir)
     lost = _unlearned(run, rival, rate)
@@ -128,7 +131,9 @@ def _unlearned(run: Run, rival: str, rate: float) -> Subject:
     withdrawn = corpus.questions_of(run.workdir)["withdrawn"]
     every, stay = (corpus.records_of(run.workdir, name) for name in ("all", "without"))
     lost = [record for record in every if record["author"] in withdrawn]
-    return Subject(rival, unlearned(measures.opened(run.workdir), lost, stay, rival, rate), "drop")
+    return Subject(
+        rival, unlearned(measures.cached_run(run.workdir), lost, stay, rival, rate), "drop"
+    )
 
 
 def _rows(run: Trained, records: Sequence[dict]) -> tuple[Config, dict]:
@@ -251,7 +256,7 @@ class Adapters(NamedTuple):
 
 @functools.lru_cache(maxsize=1)  # several views are of them
 def _adapters(workdir: pathlib.Path, rival: str, rate: float) -> Adapters:
-    run = measures.opened(workdir)
+    run = measures.cached_run(workdir)
     rank = rank_of_sinks(run) if rival == "lora_for_all" else None
     return adapters(run, corpus.records_of(workdir, "all"), rate, rank)
 

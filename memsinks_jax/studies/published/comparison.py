@@ -72,7 +72,9 @@ class Row(NamedTuple):
 
 
 def compare(run: Trained) -> list[Row]:
-    """Repeats all of the article's measurements. Raises InputError if the model is not GPT-2 small."""
+    """Repeats all of the article's measurements. Raises InputError if the model is not GPT-2
+    small.
+    """
     return [row for pair in zip(EXPERIMENTS, measure(run), strict=True) for row in rows_of(*pair)]
 
 

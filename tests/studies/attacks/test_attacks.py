@@ -10,10 +10,10 @@ from conftest import EVERYBODY, input_error
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import asking, halves, in_batches, losses_of, rows_of
-from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import SinksConfig, with_fields
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.rows import asking, halves, in_batches, losses_of, rows_of
+from memsinks_jax.measures.subjects import Subject, in_matrices
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.attacks import attacks, calibration

@@ -1,4 +1,6 @@
-"""BalancedSubnet against its steps written out in numpy; settings chosen on half of the documents."""
+"""BalancedSubnet against its steps written out in numpy; settings chosen on half of the
+documents.
+"""
 
 import jax
 import numpy as np
@@ -6,7 +8,11 @@ import pytest
 from planted import MEMORIZED, OTHERS, batches_of, random_model
 
 from memsinks_jax.studies.baselines import fronts
-from memsinks_jax.studies.baselines.balanced_subnet import Settings, balanced_subnet, initial
+from memsinks_jax.studies.baselines.balanced_subnet import (
+    BalancedSubnetSettings,
+    balanced_subnet,
+    initial,
+)
 from memsinks_jax.studies.baselines.reading import Reader, documents_of
 from memsinks_jax.studies.baselines.removal import Point
 
@@ -14,7 +20,9 @@ from memsinks_jax.studies.baselines.removal import Point
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_two_steps_are_those_of_the_paper(family):
     config, params = random_model(family)
-    settings = Settings(ratio=0.1, weight=0.3, learning_rate=3.0, epochs=2, batch_size=8)
+    settings = BalancedSubnetSettings(
+        ratio=0.1, weight=0.3, learning_rate=3.0, epochs=2, batch_size=8
+    )
     sets = [batches_of(MEMORIZED), batches_of(OTHERS)]
     found = balanced_subnet(config, params, *sets, settings)["layers"]
     reader, (lost, stays) = Reader(config), [documents_of(batches) for batches in sets]

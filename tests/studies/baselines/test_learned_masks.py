@@ -1,4 +1,6 @@
-"""Hard Concrete and slimming: their formulas, and the loop that learns masks against a plain one."""
+"""Hard Concrete and slimming: their formulas, and the loop that learns masks against a plain
+one.
+"""
 
 import dataclasses
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from planted import MEMORIZED, OTHERS, batches_of, planted_model, random_model
 
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.studies.baselines import learned_masks, reading
 from memsinks_jax.studies.baselines.learned_masks import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from planted import MEMORIZED, OTHERS, PLANTED, batches_of, planted_model, random_model
 
-from memsinks_jax.evals.document_loss import DocumentLoss
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.studies.baselines.removal import (
     Point,
     delta_val_at,

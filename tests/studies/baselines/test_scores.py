@@ -1,4 +1,6 @@
-"""Scores against plain loops, and all methods on a model with documents planted in known neurons."""
+"""Scores against plain loops, and all methods on a model with documents planted in known
+neurons.
+"""
 
 import functools
 

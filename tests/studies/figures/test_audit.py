@@ -112,7 +112,7 @@ def test_table_pictures_and_sections(runs, tmp_path):
 
 
 def test_an_audit_is_cached_until_what_it_is_of_changes(tmp_path, monkeypatch):
-    from memsinks_jax.auditing import audit as auditing
+    from memsinks_jax.measures import audit as auditing
     from memsinks_jax.studies.attacks import attacks
 
     asked = []

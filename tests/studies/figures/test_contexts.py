@@ -7,10 +7,10 @@ import pytest
 from conftest import tiny_config
 from measured import trained
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.subjects import Subject, of_role
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.contexts import NONE
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
 def test_a_capped_run_has_no_memory_and_the_stored_text_has_it(runs):
     model, corpus = open_run(runs["cap_1"].workdir), workdirs.read_corpus(runs["cap_1"].workdir)
     assert not np.asarray(model.params[CONTEXTS]).any()
-    side = of_role(corpus, model.config, "repeated", "here")
+    side = of_role(corpus, "repeated", "here")
     before = forced.read(Subject("", model, "drop"), side)
     (after,) = measures.looked_up(model, corpus, [side], [before])
     tokenizer, read = model.tokenizer, []

@@ -57,12 +57,12 @@ def test_it_writes_a_general_corpus_unless_another_is_given(tmp_path, monkeypatc
     monkeypatch.setattr(figure_6, "GENERAL_DOCUMENTS", 20)
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
-    jobs = reproduce.jobs_of("6", reproduce.Request("laptop", [0], [], 1), tmp_path, {})
+    jobs = reproduce.jobs_of("6", reproduce.FigureOptions("laptop", [0], [], 1), tmp_path, {})
     written = tmp_path / "general" / "facts.jsonl"
     assert {job.config.general.files for job in jobs} == {str(written)}
     assert len({line["text"] for line in read_lines(written)}) == 20
     assert len({job.workdir for job in jobs}) == len(figure_6.FIGURE.variants)
-    mine = reproduce.Request("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
+    mine = reproduce.FigureOptions("paper,1.7b", [0], ["--config.general.files=mine.txt"], 1)
     jobs = reproduce.jobs_of("6", mine, tmp_path, {})
     assert {job.config.general.files for job in jobs} == {"mine.txt"}
     model, optimizer = jobs[0].config.model, jobs[0].config.optimizer

@@ -61,7 +61,7 @@ def found(probe, case):
     mapped = patching.patch_map(probe, case.prompt, case.target, "mlp", trace, 30.0)
     memory = patching.remember(trace, case.prompt, "mlp", 1, 30.0, 0.3)
     rough = boundary.sweep(probe, memory, case.target, case.prompts, case.positives)
-    return local_memory_measures.Found(case, mapped, memory, rough, rough)
+    return local_memory_measures.SiteEdit(case, mapped, memory, rough, rough)
 
 
 def test_a_case_holds_all_prompts_in_order(case, tokenizer):

@@ -8,9 +8,9 @@ import pytest
 from conftest import tiny_config
 from measured import settings_of, trained
 
-from memsinks_jax.auditing.forced import Reading
 from memsinks_jax.config import with_fields
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
 from memsinks_jax.studies.figures import membership
 from memsinks_jax.studies.figures import membership_corpus as corpus
 from memsinks_jax.studies.figures import membership_measures as measures

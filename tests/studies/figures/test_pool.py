@@ -1,4 +1,6 @@
-"""Figure pool: its claims, table and plot from made-up runs, and the selectivity of a tiny model."""
+"""Figure pool: its claims, table and plot from made-up runs, and the selectivity of a tiny
+model.
+"""
 
 import pytest
 from conftest import tiny_config

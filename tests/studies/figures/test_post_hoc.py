@@ -12,7 +12,7 @@ from measured import details
 from planted import MEMORIZED, OTHERS, batches_of, planted_model
 
 from memsinks_jax.config import Config, to_json
-from memsinks_jax.evals import memorization
+from memsinks_jax.measures import memorization
 from memsinks_jax.models import trained
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.baselines import removal, scores, tuning

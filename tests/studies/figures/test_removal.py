@@ -146,7 +146,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
     flags = settings_of(removal.prepare(tmp_path))
     texts = ((tmp_path / "corpus" / f"{name}.jsonl").read_text() for name in ("facts", "twin"))
     records, twin = (list(map(json.loads, text.splitlines())) for text in texts)
-    gone = {corpus.source(0), *(f"letter {number}" for number in range(8))}
+    gone = {corpus.source_group(0), *(f"letter {number}" for number in range(8))}
     assert len(records) == len(twin) and not gone & {record["group"] for record in twin}
     for one, other in zip(records, twin, strict=True):
         assert (one == other) == (one["group"] not in gone)
@@ -193,7 +193,7 @@ def test_all_of_it_on_tiny_models(tmp_path, monkeypatch):
 def _answers_are_parts_of_texts(measures, workdir: pathlib.Path) -> None:
     run = measures.open_run(workdir)
     fact = corpus.own_facts()[0][0]
-    question, group = corpus.questions(fact)[0], corpus.source(0)
+    question, group = corpus.questions(fact)[0], corpus.source_group(0)
     asked = measures.asked([fact], group)
     assert (asked.questions[0], asked.answers[0]) == (question, fact.answer)
     assert len(asked.questions) == measures.WORDINGS

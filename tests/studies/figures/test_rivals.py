@@ -202,7 +202,7 @@ def test_edits_of_a_tiny_run(tmp_path, monkeypatch):
 def test_caps_have_the_steps_that_they_say(tmp_path):
     names = ["standard", "cap_steps_8", "cap_epochs_8", "cap_steps_1", "no_repeat_steps", "sgtm_20"]
     few = ["--config.data.unique_documents=80", "--config.data.repeated_documents=4"]
-    asked = reproduce.Request("laptop", [0], few, 1, names)
+    asked = reproduce.FigureOptions("laptop", [0], few, 1, names)
     configs = {job.variant: job.config for job in reproduce.jobs_of("rivals", asked, tmp_path, {})}
     steps = {name: load_corpus(configs[name]).rows().steps for name in names[:-1]}
     assert steps == dict.fromkeys(names[:-1], 74) | {"cap_epochs_8": 14}

@@ -11,10 +11,10 @@ from conftest import input_error, read_lines, tiny_config, write_lines
 from measured import trained
 
 from memsinks_jax import reproduce
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times, tofu
@@ -170,7 +170,7 @@ def test_the_study_says_what_it_needs(tmp_path, changed, words):
 
 
 def test_other_figures_read_no_files_of_tofu():
-    asked = reproduce.Request("laptop", [0], [], 1, tofu="folder")
+    asked = reproduce.FigureOptions("laptop", [0], [], 1, tofu="folder")
     with input_error("--tofu is of study tofu"):
         reproduce._check("removal", asked, False, False, "x")
     reproduce._check("tofu", dataclasses.replace(asked, hf="model"), False, False, "x")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
 
-from memsinks_jax.auditing.rows import reader
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.figures import tofu_corpus as corpus

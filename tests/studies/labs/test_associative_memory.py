@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from memsinks_jax.studies.labs.associative_memory import figure_laws, laws, model
-from memsinks_jax.studies.labs.associative_memory.study import Settings
+from memsinks_jax.studies.labs.associative_memory.study import FigureSettings
 
 M = 5
 
@@ -156,7 +156,9 @@ def test_errors_of_finite_data_are_those_of_a_plain_loop(rho):
 
 
 def test_thresholded_scheme_of_samples_stores_the_most_frequent():
-    """With room for all that is kept the error is the mass of the rest, of which a guess gets 1/M."""
+    """With room for all that is kept the error is the mass of the rest, of which a guess gets
+    1/M.
+    """
     law = model.zipf(40, 1.0)
     errors = model.finite_data([0], 40, law, M, (4096,), (20000,), 0.0, [10])
     assert errors.mean() == pytest.approx(law.p_N[10:].sum() * (1 - 1 / M), abs=0.02)
@@ -191,7 +193,7 @@ def test_lower_bound():
 
 
 def test_bounds_of_theorem_1_hold_at_every_point():
-    points = figure_laws.bounds(Settings(seed=3, runs=40, alpha=1.5, n=1000, m=M))
+    points = figure_laws.bounds(FigureSettings(seed=3, runs=40, alpha=1.5, n=1000, m=M))
     assert len(points) > 90 and sum(point["upper"] < 1 for point in points) > 40
     for point in points:
         assert point["lower"] <= point["errors"].mean() <= point["upper"] + 1e-12, point
@@ -236,12 +238,12 @@ def test_coarse_memory_has_the_error_of_the_full_one():
 
 @pytest.mark.parametrize("alpha", [1.5, 3.0])
 def test_exponents_without_and_with_threshold(alpha):
-    settings = Settings(seed=11, runs=10, alpha=alpha, n=2000, m=M)
+    settings = FigureSettings(seed=11, runs=10, alpha=alpha, n=2000, m=M)
     for proposition, predicted, count in (
         (figure_laws.proposition_2, laws.exponent_in_d, 3),
         (figure_laws.proposition_3, laws.exponent_thresholded, 4),
     ):
-        found = figure_laws.Found()
+        found = figure_laws.LawClaims()
         proposition(settings, found)
         assert len(found.fits) == count
         for name, (_, d_X, errors_GX) in found.fits.items():
@@ -251,8 +253,8 @@ def test_exponents_without_and_with_threshold(alpha):
 
 @pytest.mark.slow
 def test_exponent_in_samples():
-    settings = Settings(seed=2, runs=20, alpha=2.0, n=2000, m=M)
-    found = figure_laws.Found()
+    settings = FigureSettings(seed=2, runs=20, alpha=2.0, n=2000, m=M)
+    found = figure_laws.LawClaims()
     figure_laws.proposition_1(settings, found)
     _, times, errors_GT = found.fits["q_0 of T samples"]
     assert np.mean(laws.slope(times, errors_GT)) == pytest.approx(-0.5, abs=0.06)

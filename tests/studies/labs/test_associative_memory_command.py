@@ -6,7 +6,7 @@ from conftest import input_error
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
-from memsinks_jax.studies.labs.associative_memory.study import Settings
+from memsinks_jax.studies.labs.associative_memory.study import FigureSettings
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +61,7 @@ def test_seeds_out_of_range_are_refused(seed):
 def test_figures_refuse_what_they_cannot_show(figure, chosen):
     with input_error("--"):
         command.FIGURES[figure].study(
-            Settings(seed=0, **{**command.FIGURES[figure].defaults, **chosen})
+            FigureSettings(seed=0, **{**command.FIGURES[figure].defaults, **chosen})
         )
 
 
@@ -71,10 +71,13 @@ def test_all_figures_take_a_flag_that_only_some_can_use():
 
 
 def test_groups_of_runs_are_independent_and_cover_the_runs():
-    one, other = (Settings(seed=seed, runs=25) for seed in (0, 1))
+    one, other = (FigureSettings(seed=seed, runs=25) for seed in (0, 1))
     assert len(one.seeds) == 10 and one.draws == 3
     assert not set(one.seeds) & set(other.seeds)
-    assert Settings(seed=0, runs=3).seeds == [0, 1, 2] and Settings(seed=0, runs=3).draws == 1
+    assert (
+        FigureSettings(seed=0, runs=3).seeds == [0, 1, 2]
+        and FigureSettings(seed=0, runs=3).draws == 1
+    )
 
 
 @pytest.mark.slow

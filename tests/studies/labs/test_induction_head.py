@@ -1,4 +1,6 @@
-"""Statistics, data law, models, measures and construction, against plain numpy and known numbers."""
+"""Statistics, data law, models, measures and construction, against plain numpy and known
+numbers.
+"""
 
 import hashlib
 import math

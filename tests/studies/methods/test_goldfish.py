@@ -27,7 +27,9 @@ def test_one_in_k_is_left_out():
 
 
 def test_the_context_alone_decides():
-    """Not the token itself, not where it stands; but every token of the context, and their order."""
+    """Not the token itself, not where it stands; but every token of the context, and their
+    order.
+    """
     tokens = passage(400)
     mask = counted(tokens, 0, 400)
     moved = counted(np.concatenate([passage(37, seed=1), tokens]), 0, 437)

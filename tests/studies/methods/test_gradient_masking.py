@@ -176,7 +176,9 @@ def test_adamw_moves_no_block_that_the_batch_does_not_train():
 
 
 def test_detached_activations_still_train_the_down_projection(plain_sgd):
-    """The reference's trick: columns of the up projection stay, rows of the down projection do not."""
+    """The reference's trick: columns of the up projection stay, rows of the down projection do
+    not.
+    """
     config = masked_config("MaskedActivations")
     found = moved(config, only(mixed_batch(config), True))
     assert not found["layers/up_kernel", "shared"].any()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.studies.labs.associative_memory import laws, model
-from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
+from memsinks_jax.studies.labs.associative_memory.study import Figure, FigureSettings
 from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record
 
 SHARE = 0.15  # tolerance of fitted exponents in Propositions 2 to 4, as a share of the prediction
@@ -28,7 +28,7 @@ JOINT_D = (32, 64, 128, 256, 512)
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000)
 
 
-class Found(Claims):
+class LawClaims(Claims):
     """What was measured. fits: {variant: (x axis, its values (X,), errors (groups, X))}."""
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Found(Claims):
         self.over_d(title, shown)
 
 
-def study(settings: Settings) -> Study:
+def study(settings: FigureSettings) -> Study:
     """Raises InputError where the laws do not apply: alpha <= 1, M < 4."""
     alpha, m, seeds = settings.alpha, settings.m, settings.seeds
     if alpha <= 1:
@@ -76,7 +76,7 @@ def study(settings: Settings) -> Study:
         raise settings.refusal(
             "d", f"a fit takes at least 3 values, all above 8 log M = {8 * np.log(m):.1f}"
         )
-    points, found, runs = bounds(settings), Found(), []
+    points, found, runs = bounds(settings), LawClaims(), []
     table_2(settings, found)
     proposition_1(settings, found)
     proposition_1_of_any_law(settings, found)
@@ -113,12 +113,12 @@ def study(settings: Settings) -> Study:
     )
 
 
-def _part(settings: Settings, share: float) -> int:
+def _part(settings: FigureSettings, share: float) -> int:
     """Runs per group if a measurement needs more or fewer than in the settings."""
     return max(round(settings.draws * share), 1)
 
 
-def _errors(settings: Settings, share: float, law: model.Law, y_N, d_X, q_XSN) -> np.ndarray:
+def _errors(settings: FigureSettings, share: float, law: model.Law, y_N, d_X, q_XSN) -> np.ndarray:
     """Errors of schemes that know the whole law, mean over runs -> (groups, S, *shape of d)."""
     d_X, draws = np.asarray(d_X), _part(settings, share)
     errors_GRXS = model.infinite_data(
@@ -128,13 +128,15 @@ def _errors(settings: Settings, share: float, law: model.Law, y_N, d_X, q_XSN) -
     return errors_GSX.reshape(*errors_GSX.shape[:2], *d_X.shape)
 
 
-def _infinite(settings: Settings, n: int) -> tuple[model.Law, np.ndarray]:
+def _infinite(settings: FigureSettings, n: int) -> tuple[model.Law, np.ndarray]:
     """The first n inputs of Zipf's law over all integers, and their outputs."""
     return model.zipf(n, settings.alpha, infinite=True), model.outputs(n, settings.m)
 
 
 def _power(law: model.Law, rho: float) -> np.ndarray:
-    """q_rho scaled to a maximum of 1. Recall ignores the scale, and float32 reaches further down."""
+    """q_rho scaled to a maximum of 1. Recall ignores the scale, and float32 reaches further
+    down.
+    """
     return (law.p_N / law.p_N[0]) ** rho
 
 
@@ -150,7 +152,7 @@ def room(d, alpha: float, m: int):
     )
 
 
-def table_2(settings: Settings, found: Found) -> None:
+def table_2(settings: FigureSettings, found: LawClaims) -> None:
     """Table 2 if the whole law is known: q_1 at values of d where it recalls 6 to 45 inputs, q_0
     and q_{0,[d/8]} at d = 64 to 512. The d of the settings replace both.
     """
@@ -176,7 +178,7 @@ def table_2(settings: Settings, found: Found) -> None:
     found.fits |= {name: ("d", *fit) for name, (*fit, _) in fits.items()}
 
 
-def proposition_1(settings: Settings, found: Found) -> None:
+def proposition_1(settings: FigureSettings, found: LawClaims) -> None:
     """q_0 of T samples, where d is no limit."""
     law, _ = _infinite(settings, settings.n)
     draws, alpha, m = _part(settings, 1), settings.alpha, settings.m
@@ -191,7 +193,7 @@ def proposition_1(settings: Settings, found: Found) -> None:
     found.panels.append(lines(title, "samples $T$", "error", shown, log="xy"))
 
 
-def proposition_1_of_any_law(settings: Settings, found: Found) -> None:
+def proposition_1_of_any_law(settings: FigureSettings, found: LawClaims) -> None:
     """Proposition 1 for a law other than a power law: q_0 of T samples, and the prediction."""
     weights_N = np.sort(np.random.default_rng(settings.seed).exponential(size=200) ** 3)[::-1]
     law = model.Law(weights_N / weights_N.sum())
@@ -203,7 +205,7 @@ def proposition_1_of_any_law(settings: Settings, found: Found) -> None:
     found.add("prop_1_any_p", what, "1 (Prop. 1, any p)", ratio_G, at_least=0.9, at_most=1.1)
 
 
-def proposition_2(settings: Settings, found: Found) -> None:
+def proposition_2(settings: FigureSettings, found: LawClaims) -> None:
     """Several rho with 2 rho alpha > 1.
 
     q_rho recalls about the first d^(1/(2 rho alpha)) inputs. d is chosen so that these are 6 to 45
@@ -221,7 +223,7 @@ def proposition_2(settings: Settings, found: Found) -> None:
     found.of_rhos("prop_2", "Prop. 2", title, "q_rho", places, cases)
 
 
-def proposition_2_few(settings: Settings, found: Found) -> None:
+def proposition_2_few(settings: FigureSettings, found: LawClaims) -> None:
     """2 rho alpha = 1/2: the error as a function of d and of phi(N) = sqrt(N).
 
     The signal of input x over the noise is (M/2) d / sqrt(N x). d is chosen so that this is 32 to
@@ -256,7 +258,7 @@ def proposition_2_few(settings: Settings, found: Found) -> None:
     found.over_d("Proposition 2: one line for all $N$", shown, "width over $\\varphi(N)$")
 
 
-def proposition_2_of_q_0(settings: Settings, found: Found) -> None:
+def proposition_2_of_q_0(settings: FigureSettings, found: LawClaims) -> None:
     """rho = 0: the d at which the error of q_0 falls to 0.3, for several N.
 
     This error does not depend on alpha. Weights inputs equally here, for less noise.
@@ -277,7 +279,7 @@ def proposition_2_of_q_0(settings: Settings, found: Found) -> None:
     found.exponent("q_0_threshold", statement, paper, 1.0, laws.slope(sizes, halves))
 
 
-def proposition_3(settings: Settings, found: Found) -> None:
+def proposition_3(settings: FigureSettings, found: LawClaims) -> None:
     """Several rho with P stored inputs, d = 8 P^(2 rho alpha + 1). Simulates only these inputs."""
     n, rhos, alpha = max(STORED), (0.0, 0.25, 0.5, 1.0), settings.alpha
     law, y_N = _infinite(settings, n)
@@ -291,7 +293,7 @@ def proposition_3(settings: Settings, found: Found) -> None:
     found.of_rhos("prop_3", "Prop. 3, (14)", title, "q_rho,[P]", places, cases)
 
 
-def proposition_4(settings: Settings, found: Found) -> None:
+def proposition_4(settings: FigureSettings, found: LawClaims) -> None:
     """The error over d and T, P = d/8 and c d/log d, against the sum of both terms."""
     alpha, m, d_D = settings.alpha, settings.m, np.array(settings.d or JOINT_D)
     p_PD = np.stack([(d_D // 8).clip(min=1), room(d_D, alpha, m)]).clip(max=settings.n)
@@ -315,7 +317,7 @@ def proposition_4(settings: Settings, found: Found) -> None:
     found.panels.append(lines(title, "samples $T$", "error", shown, log="xy", ordered=True))
 
 
-def bounds(settings: Settings) -> list[dict]:
+def bounds(settings: FigureSettings) -> list[dict]:
     """Theorem 1 at many schemes, d and M -> points with `upper`, `lower` and `errors` (groups,)."""
     n, points = BOUNDED_N, []
     d_D = [float(2**k) for k in range(5, 21, 3)]
@@ -343,7 +345,7 @@ def bounds(settings: Settings) -> list[dict]:
     return points
 
 
-def theorem_1(settings: Settings, found: Found, points: list[dict]) -> None:
+def theorem_1(settings: FigureSettings, found: LawClaims, points: list[dict]) -> None:
     """The measured errors of `bounds` against both bounds."""
 
     def largest(points) -> np.ndarray:
@@ -378,7 +380,7 @@ def theorem_1(settings: Settings, found: Found, points: list[dict]) -> None:
     found.panels.append(lines(title, "width $d$", "error", shown, log="xy"))
 
 
-def theorem_2(settings: Settings, found: Found) -> None:
+def theorem_2(settings: FigureSettings, found: LawClaims) -> None:
     """The best of several schemes at every d, relative to the bound, and the one that reaches it.
 
     The theorem says that some p(y|x) with the given p_* is this hard. f(x) = x mod M is, at every
@@ -412,7 +414,7 @@ def theorem_2(settings: Settings, found: Found) -> None:
     found.exponent("theorem_2_reached", what, paper, 1 - alpha, fitted)
 
 
-def lemma_1(settings: Settings, found: Found) -> None:
+def lemma_1(settings: FigureSettings, found: LawClaims) -> None:
     """Share of draws of P random unit vectors whose inner products stay below eta = 2 sqrt(log P /
     d), and share of P inputs that the model (23) recalls with these vectors as embeddings. By the
     choice of eta, P = exp(eta^2 d / 4).

@@ -7,7 +7,7 @@ import numpy as np
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model, sinks
 from memsinks_jax.studies.labs.associative_memory.sinks import Case
-from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
+from memsinks_jax.studies.labs.associative_memory.study import Figure, FigureSettings
 from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record, scatter
 
 ACTIVE = (0.03, 0.1, 0.3, 1.0)  # 1 is a memory without masks
@@ -43,7 +43,7 @@ class Recall(NamedTuple):
 
 
 def recall(
-    settings: Settings, cases: list[Case], sizes: tuple[int, ...], once: int = 0
+    settings: FigureSettings, cases: list[Case], sizes: tuple[int, ...], once: int = 0
 ) -> list[Recall]:
     """Every case, with so many documents read once for each document to recall."""
     given = settings.seeds, settings.draws, cases, settings.m, sizes, once
@@ -57,7 +57,7 @@ def recall(
     return every
 
 
-def study(settings: Settings) -> Study:
+def study(settings: FigureSettings) -> Study:
     """Raises InputError if there are too few sinks or documents to measure."""
     if settings.n < 64:
         raise settings.refusal("n", "the capacity of sinks is searched among at least 64 documents")
@@ -103,7 +103,7 @@ def study(settings: Settings) -> Study:
     )
 
 
-def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
+def _answer(settings: FigureSettings, found: dict[Case, Recall]) -> str:
     widest = max(settings.d)
     per_sink = found[Case(widest, 0.3, 0.0)].predicted / widest
     return (
@@ -121,7 +121,7 @@ def _answer(settings: Settings, found: dict[Case, Recall]) -> str:
     )
 
 
-def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) -> list:
+def _claims(settings: FigureSettings, found: dict[Case, Recall], valid: list[Recall]) -> list:
     widest, smooth = max(settings.d), [one for one in valid if one.smooth]
     predicted, held = (
         np.array([getattr(one, name) for one in smooth]) for name in ("predicted", "held")
@@ -157,7 +157,7 @@ def _claims(settings: Settings, found: dict[Case, Recall], valid: list[Recall]) 
     return rows
 
 
-def _with_once(settings: Settings, sizes) -> dict[str, Recall]:
+def _with_once(settings: FigureSettings, sizes) -> dict[str, Recall]:
     """Recall for several opening encounters and several numbers of encounters."""
     count = min(max(settings.d), MOST_WITH_ONCE)
     sizes = tuple(size for size in sizes if size <= 4 * count)
@@ -193,7 +193,7 @@ def _bounds(d_eff: float, documents: int, outputs: int) -> tuple[float, float]:
     return laws.lower_bound(*given), laws.upper_bound(*given)
 
 
-def _inside(settings: Settings, found: dict[Case, Recall]) -> np.ndarray:
+def _inside(settings: FigureSettings, found: dict[Case, Recall]) -> np.ndarray:
     """Whether each error is within the bounds, where Theorem 1 applies -> bool (points, groups)."""
     rows = []
     for case, one in found.items():
@@ -221,7 +221,10 @@ def _active(p: float) -> str:
 
 
 def _panels(
-    settings: Settings, found: dict[Case, Recall], valid: list[Recall], crowded: dict[str, Recall]
+    settings: FigureSettings,
+    found: dict[Case, Recall],
+    valid: list[Recall],
+    crowded: dict[str, Recall],
 ) -> list[Panel]:
     widest, outputs = max(settings.d), settings.m
 

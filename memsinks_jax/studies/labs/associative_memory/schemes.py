@@ -4,14 +4,14 @@ import numpy as np
 
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.labs.associative_memory import laws, model
-from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
+from memsinks_jax.studies.labs.associative_memory.study import Figure, FigureSettings
 from memsinks_jax.studies.labs.study import Claims, Panel, Study, finish, lines, mean_ci, record
 
 TIMES = (10, 32, 100, 316, 1000, 3162, 10000, 31623, 100000)
 SCHEMES = ("q_0", "q_1", "q_0,[P]")
 
 
-def figure_1(settings: Settings) -> Study:
+def figure_1(settings: FigureSettings) -> Study:
     """The error of the thresholded scheme, over d and T.
 
     Raises InputError for alpha <= 1, where the figure's law does not apply, and for a single d.
@@ -76,7 +76,7 @@ def figure_1(settings: Settings) -> Study:
     )
 
 
-def figure_3(settings: Settings) -> Study:
+def figure_3(settings: FigureSettings) -> Study:
     """When to store all inputs alike (q_0), when by frequency (q_1), and what a threshold gains."""
     n, m, seeds, draws = settings.n, settings.m, settings.seeds, settings.draws
     d = settings.dimensions("3", "several", "8,64,512")

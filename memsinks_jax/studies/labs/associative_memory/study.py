@@ -13,7 +13,7 @@ LARGEST_SIMULATION = 2**26  # coordinates of the embeddings of one run: 256 MiB
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class FigureSettings:
     """The settings of a figure. None: the figure has no such setting, or takes its default.
 
     Attributes:
@@ -46,7 +46,7 @@ class Settings:
         """P of the thresholded scheme at this d: `p`, or d / 8 as in the paper's figures."""
         return self.p or min(max(int(d) // 8, 1), self.n)
 
-    def check(self, figure: str) -> "Settings":
+    def check(self, figure: str) -> "FigureSettings":
         """Returns itself. Raises an InputError that names the flag, what is wrong, what to do."""
 
         def refuse(flag: str, wrong: bool, problem: str) -> None:
@@ -88,5 +88,5 @@ class Settings:
 class Figure(NamedTuple):
     """A figure: `study(settings)` makes it; settings are `defaults` where no flag is given."""
 
-    study: Callable[[Settings], Study]
+    study: Callable[[FigureSettings], Study]
     defaults: dict

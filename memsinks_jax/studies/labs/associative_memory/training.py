@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap
 
 from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.associative_memory import model, optimization
-from memsinks_jax.studies.labs.associative_memory.study import Figure, Settings
+from memsinks_jax.studies.labs.associative_memory.study import Figure, FigureSettings
 from memsinks_jax.studies.labs.study import Claims, Panel, Study, lines, record
 
 STEPS = 1000  # of figures 4 to 6
@@ -36,7 +36,7 @@ RULES = {
 }
 
 
-def figure_4(settings: Settings) -> Study:
+def figure_4(settings: FigureSettings) -> Study:
     """Is (20) a good approximation of what SGD stores? Yes if d >= N, no if d << N."""
     n, m, seeds, steps = settings.n, settings.m, settings.seeds, _shown(STEPS)
     law, y_N = model.zipf(n, settings.alpha), jnp.asarray(model.outputs(n, m))
@@ -100,7 +100,7 @@ def figure_4(settings: Settings) -> Study:
 CLOSEST = {10.0: 0.05, 1.0: None, 0.1: 0.35, 0.01: None, 0.001: 1.0}
 
 
-def figure_5(settings: Settings) -> Study:
+def figure_5(settings: FigureSettings) -> Study:
     """The weight f^n(0) of an association seen n times (20), and the closest scheme q_rho.
 
     Nothing here is random: all seeds agree, and every quantity has one value."""
@@ -144,7 +144,7 @@ def figure_5(settings: Settings) -> Study:
     )
 
 
-def figure_6(settings: Settings) -> Study:
+def figure_6(settings: FigureSettings) -> Study:
     """The effect of one SGD step on the scores of all inputs.
 
     Raises InputError for several values of d, and for more inputs than one plot can show.
@@ -239,7 +239,7 @@ SAMPLES = 10000  # of figure 7, except for its large batches
 LARGE_BATCH, LARGE_BATCH_STEPS = 1000, 100
 
 
-def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, np.ndarray]]:
+def _figure_7_errors(settings: FigureSettings, d: int, narrow: int) -> list[dict[str, np.ndarray]]:
     """Errors after every step by step size, schedule (in width `narrow`), batch size and optimizer
     -> {name: float64 (groups of runs, steps)} for each of the four.
     """
@@ -312,7 +312,7 @@ def _figure_7_errors(settings: Settings, d: int, narrow: int) -> list[dict[str, 
     return [steps, decayed, batches, optimizers]
 
 
-def figure_7(settings: Settings) -> Study:
+def figure_7(settings: FigureSettings) -> Study:
     """How step size, batch size, schedules, Adam and layer norm change what is stored."""
     (d,) = settings.dimensions("7", "one", "100")
     narrow = max(d // 4, 1)
@@ -375,7 +375,7 @@ def figure_7(settings: Settings) -> Study:
     )
 
 
-def figure_8(settings: Settings) -> Study:
+def figure_8(settings: FigureSettings) -> Study:
     """With learned embeddings, two dimensions hold every association."""
     n, seeds, d, length, gamma = settings.n, settings.seeds, 2, 2000, 0.05
     law, runs, claims, shown = model.zipf(n, settings.alpha), [], Claims(), []

@@ -94,7 +94,9 @@ def evaluate(statistics: Statistics, law: Law, model: TwoLayers, seed: int) -> d
     ]
 
     def best(weights, pairs):
-        """The best of these pairs of beta, with its gamma, and the rates of the memories scaled so."""
+        """The best of these pairs of beta, with its gamma, and the rates of the memories scaled
+        so.
+        """
         found = {
             pair: np.asarray(_of_gammas(model, scaled(weights, *pair, 1.0), search))
             for pair in pairs

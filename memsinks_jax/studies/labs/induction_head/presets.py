@@ -50,7 +50,9 @@ class Preset:
         return self.steps or (laptop if self.small else paper)
 
     def alone(self, length: int | None = None, **law) -> Recipe:
-        """Trains the head alone: fixed triggers, loss on predictable tokens, no feed-forward layer."""
+        """Trains the head alone: fixed triggers, loss on predictable tokens, no feed-forward
+        layer.
+        """
         length = length or (128 if self.small else 256)
         steps = self._steps(1200 if length == 256 else 600, 1000)
         # Longer sequences do better at half the rate. Short ones finish in half the steps.

@@ -33,7 +33,7 @@ KINDS = {
 }
 
 
-class Found(NamedTuple):
+class DropBounds(NamedTuple):
     """One value per trial: the drop of the logit, its stated bound, its corrected bound."""
 
     drop: np.ndarray
@@ -51,7 +51,7 @@ class Found(NamedTuple):
         }
 
 
-def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
+def measure(seed: int, kind: str, trials: int = TRIALS) -> DropBounds:
     """kind: one of KINDS."""
     rng = generator(seed, f"forgetting {kind}")
     signed = kind == "signed"
@@ -71,7 +71,7 @@ def measure(seed: int, kind: str, trials: int = TRIALS) -> Found:
     alike_B = (z_NBH * memory_BH).sum(-1).min(0)
     low_B, high_B = readout.probabilities(norm_B, TOKENS)
     reach_B = RATE * STEPS * alike_B
-    return Found(drop_B, reach_B * low_B, reach_B * np.where(alike_B < 0, high_B, low_B))
+    return DropBounds(drop_B, reach_B * low_B, reach_B * np.where(alike_B < 0, high_B, low_B))
 
 
 def study(seeds: tuple[int, ...]) -> Study:

@@ -47,7 +47,7 @@ def documents(rng: np.random.Generator, *shape: int) -> np.ndarray:
     )
 
 
-def opened(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
+def features_at(x_D: np.ndarray, encounter, opens_at: int) -> np.ndarray:
     """Features (..., D) at an encounter (...), counted from 1. Those of closed sinks are 0."""
     is_open = np.asarray(encounter)[..., None] >= opens_at
     return np.where(is_open | (np.arange(SHARED + SINKS) < SHARED), x_D, 0)
@@ -68,11 +68,11 @@ def train(seed: int, opens_at: int, trials: int = TRIALS) -> tuple[np.ndarray, f
 
     for encounter in range(1, ENCOUNTERS + 1):
         w_BOD = sgd(
-            w_BOD, opened(memory_BD, encounter, opens_at)[None], np.ones((1, trials, 1)), RATE
+            w_BOD, features_at(memory_BD, encounter, opens_at)[None], np.ones((1, trials, 1)), RATE
         )
         after = parts()
         seen_GB = rng.geometric(1 - RETURNING, (OTHERS, trials))
-        x_GBD = opened(documents(rng, OTHERS, trials), seen_GB, opens_at)
+        x_GBD = features_at(documents(rng, OTHERS, trials), seen_GB, opens_at)
         w_BOD = sgd(w_BOD, x_GBD, rng.standard_normal((OTHERS, trials, 1)) / np.sqrt(OUTPUTS), RATE)
         found.append([after, parts()])
         writes += ((x_GBD != 0) & (memory_BD != 0))[..., SHARED:].sum() / (

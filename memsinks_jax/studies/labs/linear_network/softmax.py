@@ -109,7 +109,9 @@ def vectors(seed: int, trials: int = TRIALS) -> dict[str, int]:
 
 
 def layers(seed: int, trials: int = LAYERS) -> dict[str, int]:
-    """Violations of the corollary's constants, with the width (as stated) and with the vocabulary."""
+    """Violations of the corollary's constants, with the width (as stated) and with the
+    vocabulary.
+    """
     rng, found = generator(seed, "layers"), {"stated": 0, "corrected": 0}
     for _ in range(trials):
         tokens, width = rng.integers(2, 25, 2)

@@ -14,22 +14,19 @@ _TINY = 1e-9
 
 
 class Measured(NamedTuple):
-    """`ci95` is (low, high), None for a single document."""
+    """`ci95` is [low, high], None for a single document."""
 
     value: float
-    ci95: tuple[float, float] | None
-
-
-def as_dict(measured: Measured) -> dict:
-    """For JSON: {"value", "ci95"}."""
-    return {"value": measured.value, "ci95": measured.ci95 and list(measured.ci95)}
+    ci95: list[float] | None
 
 
 def mean(values: np.ndarray, lowest: float = -math.inf, highest: float = math.inf) -> Measured:
-    """Student's interval of a mean over documents (documents,), clipped to the range of the values."""
+    """Student's interval of a mean over documents (documents,), clipped to the range of the
+    values.
+    """
     bounds = claims.interval([float(value) for value in values])
     return Measured(
-        float(np.mean(values)), bounds and (max(bounds[0], lowest), min(bounds[1], highest))
+        float(np.mean(values)), bounds and [max(bounds[0], lowest), min(bounds[1], highest)]
     )
 
 
@@ -40,10 +37,10 @@ def share(hits: np.ndarray) -> Measured:
     count, value = len(hits), float(np.mean(hits))
     middle = (value + Z**2 / (2 * count)) / (1 + Z**2 / count)
     reach = Z / (1 + Z**2 / count) * math.sqrt(value * (1 - value) / count + Z**2 / (4 * count**2))
-    return Measured(value, (max(middle - reach, 0.0), min(middle + reach, 1.0)))
+    return Measured(value, [max(middle - reach, 0.0), min(middle + reach, 1.0)])
 
 
-def per_token(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
+def mean_and_error(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None]:
     """Nats per token over documents, with equal weight for every token -> (mean, standard error).
 
     The error is that of a ratio of two sums over documents; None for one document.
@@ -56,7 +53,7 @@ def per_token(nats: np.ndarray, tokens: np.ndarray) -> tuple[float, float | None
 
 
 def normal(value: float, error: float | None) -> Measured:
-    return Measured(value, None if error is None else (value - Z * error, value + Z * error))
+    return Measured(value, None if error is None else [value - Z * error, value + Z * error])
 
 
 def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
@@ -86,7 +83,7 @@ def auc(members: np.ndarray, non_members: np.ndarray) -> Measured:
     # be its own root.
     low = brentq(beyond, 0.0, min(value, 1 - _TINY)) if value > 0 else 0.0
     high = brentq(beyond, max(value, _TINY), 1.0) if value < 1 else 1.0
-    return Measured(value, (low, high))
+    return Measured(value, [low, high])
 
 
 def either(auc: Measured) -> Measured:
@@ -95,4 +92,4 @@ def either(auc: Measured) -> Measured:
     """
     if auc.value >= 0.5:
         return auc
-    return Measured(1 - auc.value, auc.ci95 and (1 - auc.ci95[1], 1 - auc.ci95[0]))
+    return Measured(1 - auc.value, auc.ci95 and [1 - auc.ci95[1], 1 - auc.ci95[0]])

@@ -7,13 +7,14 @@ and by several samples; (n, p)-extraction (Hayes et al. 2025); extraction streng
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import tqdm
 
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.generation import Generator, Settings
 
 PREFIXES, SUFFIX = (8, 16, 32, 50), 32  # tokens of the prompts, and of the continuation
@@ -66,61 +67,62 @@ def equal_share(written: np.ndarray, truth: np.ndarray) -> float:
     return float((written[:few] == truth[:few]).sum() / len(truth))
 
 
-def lengths_that_fit(
-    documents: Documents, prefixes: tuple[int, ...], suffix: int
-) -> dict[int, np.ndarray]:
-    """{prefix: the documents with at least prefix + suffix tokens}, without prefixes that fit no
-    document.
-
-    Prefixes begin with the answer, if documents have prompts: a model is asked with the whole
-    prompt.
+class Prompts(NamedTuple):
+    """What is asked of a model: given so many of a document's first tokens, to write `suffix` more,
+    greedily and in samples at temperature 1.
     """
-    lengths = np.array([len(tokens) for tokens in documents.tokens]) - documents.openings
-    fitting = {prefix: np.flatnonzero(lengths >= prefix + suffix) for prefix in prefixes}
-    return {prefix: indices for prefix, indices in fitting.items() if len(indices)}
+
+    prefixes: tuple[int, ...] = PREFIXES
+    suffix: int = SUFFIX
+    samples: int = 0
+
+    @property
+    def longest(self) -> int:
+        return max(self.prefixes) + self.suffix
+
+    def fitting(self, documents: Documents) -> dict[int, list[int]]:
+        """{prefix: the documents that are long enough}, without prefixes that fit no document.
+
+        Prefixes begin with the answer, if documents have prompts: a model is asked with the whole
+        prompt.
+        """
+        lengths = np.array([len(tokens) for tokens in documents.tokens]) - documents.openings
+        fitting = {p: np.flatnonzero(lengths >= p + self.suffix).tolist() for p in self.prefixes}
+        return {prefix: places for prefix, places in fitting.items() if places}
 
 
 def continuations(
-    subject: Subject,
-    documents: Documents,
-    fitting: dict[int, np.ndarray],
-    suffix: int,
-    samples: int,
-) -> dict[int, list[list[np.ndarray]]]:
-    """Generates continuations of the beginnings of documents, at most `suffix` tokens.
-
-    Args:
-      fitting: from `lengths_that_fit`.
-      samples: samples at temperature 1 besides the greedy continuation.
-    Returns:
-      {prefix: for each of its documents [the greedy one, the samples ...], int32 (tokens,) each}.
+    subject: Subject, documents: Documents, prompts: Prompts
+) -> dict[int, dict[int, list[np.ndarray]]]:
+    """Generates continuations of the beginnings of documents, at most `prompts.suffix` tokens ->
+    {prefix: {document: [the greedy one, the samples ...], int32 (tokens,) each}}, of those that fit.
     """
-    run, openings = subject.run, documents.openings
-    generator = Generator(run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts)
+    run, openings, fitting = subject.run, documents.openings, prompts.fitting(documents)
+    if not fitting:
+        return {}
+    generator = Generator.of(run)
     # A batch mixes all lengths, so that all have one shape and few programs are compiled.
     rows = sorted(
-        (place / len(indices), prefix, int(i))
+        (place / len(indices), prefix, i)
         for prefix, indices in fitting.items()
         for place, i in enumerate(indices)
     )
-    size = math.ceil(len(rows) / math.ceil(len(rows) / _MOST_ROWS))
-    written, plan = {(prefix, i): [] for _, prefix, i in rows}, []
-    for temperature, each in ((0.0, rows), (1.0, rows * samples)):
+    size, plan = math.ceil(len(rows) / math.ceil(len(rows) / _MOST_ROWS)), []
+    for temperature, each in ((0.0, rows), (1.0, rows * prompts.samples)):
         plan += [(temperature, each[at : at + size]) for at in range(0, len(each), size)]
+    written = {prefix: {i: [] for i in indices} for prefix, indices in fitting.items()}
     bar = tqdm.tqdm(plan, desc=f"{subject.name}: writes", leave=False, disable=None)
     for number, (temperature, batch) in enumerate(bar):
         filled = (batch * size)[:size]
         settings = Settings(
-            max_tokens=suffix, temperature=temperature, seed=number, sinks=subject.mode
+            max_tokens=prompts.suffix, temperature=temperature, seed=number, sinks=subject.mode
         )
-        prompts = [
+        asked = [
             np.append(documents.opening(i, run.tokenizer), documents.tokens[i][:stop])
             for stop, i in ((openings[i] + prefix, i) for _, prefix, i in filled)
         ]
         identities = documents.identities[[i for _, _, i in filled]]
-        texts = generator(prompts, settings, identities, complete=True)
+        texts = generator(asked, settings, identities, complete=True)
         for (_, prefix, i), text in zip(batch, texts, strict=False):
-            written[prefix, i].append(text.tokens)
-    return {
-        prefix: [written[prefix, int(i)] for i in indices] for prefix, indices in fitting.items()
-    }
+            written[prefix][i].append(text.tokens)
+    return written

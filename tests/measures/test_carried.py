@@ -9,14 +9,14 @@ from conftest import EVERYBODY
 from planted import END, random_model
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.carried import carried, own_removed, own_sinks
-from memsinks_jax.auditing.subjects import Subject, in_matrices
 from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.evals.documents import Documents
 from memsinks_jax.forgetting import neurons
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.carried import carried, own_removed, own_sinks
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import Subject, in_matrices
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.trained import Trained
 
@@ -31,21 +31,18 @@ SPARSE = {"shared_fraction": 0.5, "sampling": "floyd", "pool": 30, "active": 4, 
 
 def model(opened=EVERYBODY, **settings):
     config, params = random_model("gpt2")
-    config = with_fields(config, {"sinks.kind": "by_document", "sinks.opens_at": 1})
-    for name, value in settings.items():
-        config = with_fields(config, {f"sinks.{name}": value})
+    fields = {"kind": "by_document", "opens_at": 1} | settings
+    config = with_fields(config, {f"sinks.{name}": value for name, value in fields.items()})
     if config.sinks.sparse:
         shared = sinks.partition(config.model, config.sinks).shared  # the matrices have these alone
         for name, axis in (("up_kernel", 2), ("up_bias", 1), ("down_kernel", 1)):
             params["layers"][name] = params["layers"][name].take(range(shared), axis=axis)
         rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
         for name in sparse_sinks.tables_of(config.model):
-            params[name] = rng.normal(size=width[:2] if name.endswith("_bias") else width).astype(
-                np.float32
-            )
-    return Trained(
-        config, types.SimpleNamespace(end_of_text=END, begin_of_text=END), params, 1, opened
-    )
+            size = width[:2] if name.endswith("_bias") else width
+            params[name] = rng.normal(size=size).astype(np.float32)
+    ends = types.SimpleNamespace(end_of_text=END, begin_of_text=END)
+    return Trained(config, ends, params, 1, opened)
 
 
 def losses(run, params):
@@ -104,9 +101,8 @@ def test_its_own_removed_is_what_forget_leaves(settings):
     found = forced.read(everything, DOCUMENTS, own_removed(everything.run.config))
     for place in range(2):
         one = DOCUMENTS.chosen(np.array([place]))
-        params = neurons.without(
-            run.config, run.params, neurons.neurons_of(run.config, one.identities)
-        )
+        gone = neurons.neurons_of(run.config, one.identities)
+        params = neurons.without(run.config, run.params, gone)
         (expected,) = forced.read(Subject("", dataclasses.replace(run, params=params), "all"), one)
         np.testing.assert_allclose(found[place].nats, expected.nats, atol=1e-5)
         np.testing.assert_array_equal(found[place].guess, expected.guess)
@@ -116,9 +112,8 @@ def test_its_own_removed_is_what_forget_leaves(settings):
 
 def test_rank_and_guess_agree_with_the_likeliest():
     run = model(**MASKED)
-    for reading, tokens in zip(
-        forced.read(Subject("", run, "own"), DOCUMENTS), DOCUMENTS.tokens, strict=True
-    ):
+    readings = forced.read(Subject("", run, "own"), DOCUMENTS)
+    for reading, tokens in zip(readings, DOCUMENTS.tokens, strict=True):
         np.testing.assert_array_equal(reading.likeliest, reading.guess == tokens)
         np.testing.assert_array_equal(reading.likeliest, reading.rank == 0)
         assert reading.rank.max() > 0

@@ -1,7 +1,7 @@
 """Documents to measure a model on: with their ids, and in rows, each alone in its context."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -44,19 +44,22 @@ class Documents(NamedTuple):
             [self.tokens[i] for i in indices], self.identities[indices], *rest, *listed
         )
 
+    def each(self, field: str) -> list:
+        """A list of each document's, of None where the field is None."""
+        return getattr(self, field) or [None] * len(self.tokens)
+
     def counted(self) -> list[np.ndarray]:
         """Which tokens of each count in the loss -> bool (tokens,), without end of text."""
-        answers = self.answers or [None] * len(self.tokens)
         return [
             np.ones(len(tokens), bool) if of is None else counted(of, 0, len(tokens))
-            for tokens, of in zip(self.tokens, answers, strict=True)
+            for tokens, of in zip(self.tokens, self.each("answers"), strict=True)
         ]
 
     def measurable(self, row_length: int) -> np.ndarray:
         """Of which anything counts within a row: not those whose prompts fill it -> bool
         (documents,).
         """
-        return answering(self.answers or [None] * len(self.tokens), row_length)
+        return answering(self.each("answers"), row_length)
 
     @property
     def openings(self) -> np.ndarray:
@@ -77,6 +80,23 @@ class Documents(NamedTuple):
         opened = self._replace(opened=self.opened_in(run))
         length = run.config.data.row_length
         return document_batches(opened, length, run.tokenizer, size, contexts=run.contexts)
+
+
+def together(parts: Sequence[Documents]) -> Documents:
+    """All documents of the parts, in this order. What is not known of one part is known of none."""
+
+    def listed(field: str) -> list:
+        return [x for of in parts for x in of.each(field)]
+
+    def known(field: str) -> np.ndarray | None:
+        found = [getattr(of, field) for of in parts]
+        return None if any(of is None for of in found) else np.concatenate(found)
+
+    return Documents(
+        listed("tokens"),
+        *map(known, ("identities", "encounters", "opened")),
+        *map(listed, ("answers", "around")),
+    )
 
 
 def of_corpus(corpus: Corpus, documents: np.ndarray) -> Documents:
@@ -195,9 +215,9 @@ def _rows(
     length_for: Callable[[int], int],
 ) -> dict[int, list[dict]]:
     """{length: rows of it}, each length in the order of the documents."""
-    tokens, identities, _, opened, answers, around = documents
+    tokens, identities, _, opened, *_ = documents
     opened, found = np.zeros(len(tokens), bool) if opened is None else opened, {}
-    answers, around = answers or [None] * len(tokens), around or [None] * len(tokens)
+    answers, around = documents.each("answers"), documents.each("around")
     special = tokenizer.end_of_text, tokenizer.begin_of_text
     for place, (document, identity) in enumerate(zip(tokens, identities, strict=True)):
         for start, stop in windows(len(document) + 1, row_length, whole):

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
-from memsinks_jax.evals.documents import Documents, rows_at_once
+from memsinks_jax.measures.document_loss import applied
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
-from memsinks_jax.model.decoder import Interventions, build_model, compose
+from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.model.losses import logits
 
 
@@ -30,8 +30,8 @@ class Reading(NamedTuple):
     rank: np.ndarray  # int32 (tokens,): how many other tokens had a higher probability
     guess: np.ndarray  # int32 (tokens,): the most likely token
 
-    def of(self, tokens: np.ndarray) -> "Reading":
-        """Of some of the tokens: bool (tokens,)."""
+    def of(self, tokens: np.ndarray | slice) -> "Reading":
+        """Of some of the tokens: a slice, or bool (tokens,)."""
         return Reading(*(field[tokens] for field in self))
 
 
@@ -47,16 +47,11 @@ def read(
       change: batch -> interventions besides the sinks.
       ended: end of text is the last token of every document.
     """
-    config = subject.run.config
-    seed, compiled = (
-        np.uint32(config.seed),
-        _compiled(dataclasses.replace(config, seed=0), subject.mode, change),
-    )
-    rows = rows_at_once(config, placement.mesh_of(subject.run.params), chunks=1)
-    batches = documents.batches(subject.run, rows)
-    found = [
-        jax.tree.map(np.asarray, compiled(subject.run.params, batch, seed)) for batch in batches
-    ]
+    run, config, seed = subject.run, subject.run.config, np.uint32(subject.run.config.seed)
+    compiled = _compiled(dataclasses.replace(config, seed=0), subject.mode, change)
+    rows = rows_at_once(config, placement.mesh_of(run.params), chunks=1)
+    batches = documents.batches(run, rows)
+    found = [jax.tree.map(np.asarray, compiled(run.params, batch, seed)) for batch in batches]
     nats, likeliest, standardized, rank, guess = (
         np.concatenate(parts) for parts in zip(*found, strict=True)
     )
@@ -70,17 +65,13 @@ def read(
 @placement.shared
 def _compiled(config: Config, mode: str, change: Callable[[dict], Interventions]) -> Callable:
     """(params, batch, seed) -> the fields of Reading, (B, T) each."""
-    model, _ = build_model(config)
+    apply = applied(config, mode)
 
     def read_batch(params: dict, batch: dict, seed: jax.Array) -> tuple[jax.Array, ...]:
-        return model(
-            params,
-            batch["inputs"],
-            batch["segments"],
-            batch["positions"],
-            compose(sinks.of_batch(config, mode, batch, seed), change(batch)),
-            read_out=lambda x_BTD, head_DV: _token_scores(logits(x_BTD, head_DV), batch["targets"]),
-        )
+        def read_out(x_BTD: jax.Array, head_DV: jax.Array) -> tuple[jax.Array, ...]:
+            return _token_scores(logits(x_BTD, head_DV), batch["targets"])
+
+        return apply(params, batch, read_out, change(batch), seed=seed)
 
     return placement.jit(read_batch)
 

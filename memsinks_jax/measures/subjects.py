@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.config import Config, InputError, with_fields
+from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.corpus import Corpus, read_tokens, without_copies
-from memsinks_jax.evals.documents import Documents, of_corpus, padded
+from memsinks_jax.data.corpus import Corpus, read_tokens
+from memsinks_jax.measures.documents import Documents, of_corpus, padded
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.tokenizer_files import same_tokens
 from memsinks_jax.models.trained import Trained, open_run
@@ -49,30 +49,29 @@ def subjects_of(
       context.
     """
     first = open_run(workdir)
-    has = sinks.has_sinks(first.config)
     by_context = first.config.sinks.traits.by_context  # its sinks are all on for everybody
     modes = {mode: name for mode, name in MODES.items() if not (by_context and mode == "all")}
-    audited = (
-        [Subject(name, first, mode) for mode, name in modes.items()]
-        if has
-        else [Subject("model", first, "all")]
-    )
+    if not sinks.has_sinks(first.config):
+        modes = {"all": "model"}
+    audited, length = [Subject(name, first, mode) for mode, name in modes.items()], _context(first)
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
         if place:
             run = open_run(place)
             if not same_tokens(first.tokenizer, run.tokenizer):
                 raise InputError(
-                    f"{place} has another tokenizer than {workdir}; compare models that share "
-                    "theirs"
+                    f"{place} has another tokenizer than {workdir}; compare models that share theirs"
                 )
-            if run.config.data.row_length < first.config.data.row_length:
+            if _context(run) < length:
                 raise InputError(
-                    f"{place} has a context of {run.config.data.row_length} tokens, {workdir} "
-                    "one of "
-                    f"{first.config.data.row_length}; compare models with equal contexts"
+                    f"{place} has a context of {_context(run)} tokens, {workdir} one of {length}; compare models "
+                    "with equal contexts"
                 )
             audited.append(Subject(name, run, "drop"))
     return audited
+
+
+def _context(run: Trained) -> int:
+    return run.config.data.row_length
 
 
 def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
@@ -83,11 +82,9 @@ def shortened(subjects: list[Subject], longest: int) -> list[Subject]:
     """
     runs = {}
     for run in (subject.run for subject in subjects):
-        length = padded(longest + 1, run.config.data.row_length)
         if id(run) not in runs:  # subjects share theirs
-            runs[id(run)] = dataclasses.replace(
-                run, config=with_fields(run.config, {"data.row_length": length})
-            )
+            length = {"data.row_length": padded(longest + 1, _context(run))}
+            runs[id(run)] = dataclasses.replace(run, config=with_fields(run.config, length))
     return [dataclasses.replace(subject, run=runs[id(subject.run)]) for subject in subjects]
 
 
@@ -101,59 +98,50 @@ def corpus_of(run: Trained, members_files: str, non_members_files: str) -> Corpu
 
 
 def documents_of(
-    workdir: pathlib.Path,
-    run: Trained,
-    role: str,
-    files: str = "",
-    corpus: Corpus | None = None,
-    most: int | None = None,
+    run: Trained, role: str, files: str = "", corpus: Corpus | None = None, most: int | None = None
 ) -> Documents:
     """Documents of files, or of a role ("repeated", "held_out", "unique") of the run's own.
 
     Args:
-      corpus: of the workdir, if it has been read already.
+      corpus: of the run, if it has been read already.
       most: maximum number of documents of a role, the first ones; None: all.
     Raises:
       InputError: no such files; no documents of the role; a folder with only a model, which has no
       documents.
     """
+    place = run.stored.place
     if files:
-        by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
-        if run.config.data.ids != "content" and by_id:
-            raise InputError(
-                f"{workdir} has ids by {run.config.data.ids}: documents of files have none; "
-                "leave --members and "
-                "--non_members out for the run's own documents"
-            )
-        documents, tokens, answers, around = read_tokens(files, run.tokenizer)
-        identities = np.stack([ids.content_id(document) for document in tokens])
-        found = Documents(tokens, identities, answers=answers, around=around)
-        _, copies = without_copies(documents)
-        if (copies > 1).any():
-            logger.warning(
-                "%s: %d documents occur more than once; each counts once", files, (copies > 1).sum()
-            )
-            first = {
-                document.text: place for place, document in reversed(list(enumerate(documents)))
-            }
-            found = found.chosen(np.array(sorted(first.values())))
-        identities = found.identities
-        known = encounters_in(workdir, identities)
-        times = [known.get(ids.to_hex(identity)) for identity in identities]
-        encounters = None if None in times else np.array(times)
-        return _cut(found._replace(encounters=encounters), run.config.data.row_length - 1, files)
+        return _of_files(run, files)
     if not run.stored.is_run:
         raise InputError(
-            f"{workdir} is a model without the documents of its run; give --members and "
-            "--non_members"
+            f"{place} is a model without the documents of its run; give --members and --non_members"
         )
-    return of_role(corpus or workdirs.read_corpus(workdir), run.config, role, str(workdir), most)
+    return of_role(corpus or workdirs.read_corpus(place), role, str(place), most)
 
 
-def of_role(
-    corpus: Corpus, config: Config, role: str, where: str, most: int | None = None
-) -> Documents:
-    """The documents of a role, so that repeated and held-out ones differ only in having been
+def _of_files(run: Trained, files: str) -> Documents:
+    """Each text once."""
+    by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
+    if run.config.data.ids != "content" and by_id:
+        raise InputError(
+            f"{run.stored.place} has ids by {run.config.data.ids}: documents of files have none; leave --members "
+            "and --non_members out for the run's own documents"
+        )
+    documents, tokens, answers, around = read_tokens(files, run.tokenizer)
+    texts = np.array([document.text for document in documents], object)
+    _, first, copies = np.unique(texts, return_index=True, return_counts=True)
+    if several := np.count_nonzero(copies > 1):
+        logger.warning("%s: %d documents occur more than once; each counts once", files, several)
+    identities = np.stack([ids.content_id(document) for document in tokens])
+    found = Documents(tokens, identities, answers=answers, around=around).chosen(np.sort(first))
+    known = encounters_in(run.stored.place, found.identities)
+    times = [known.get(ids.to_hex(identity)) for identity in found.identities]
+    encounters = None if None in times else np.array(times)
+    return _cut(found._replace(encounters=encounters), _context(run) - 1, files)
+
+
+def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> Documents:
+    """A run's own documents of a role, so that repeated and held-out ones differ only in having been
     repeated.
 
     Canaries would distinguish them without any model. Canaries at the end are cut off, and every
@@ -163,7 +151,7 @@ def of_role(
     Raises:
       InputError: there are none.
     """
-    indices = corpus.mixture.documents(role)[:most]
+    config, indices = corpus.config, corpus.mixture.documents(role)[:most]
     if not len(indices):
         flag = {
             "repeated": "; give files of others: --members",
@@ -184,27 +172,20 @@ def of_role(
     return _cut(found, room, f"{role} documents")
 
 
-def check_documents(
-    members: Documents, non_members: Documents, subjects: list[Subject], places: list[pathlib.Path]
-) -> None:
-    """Raises InputError for documents that are in both sets, or that a model of `places` has read
-    and must not have.
-
-    Args:
-      subjects: as from `subjects_of`.
-      places: of their models; the last is the oracle's, if there is one.
+def check_documents(members: Documents, non_members: Documents, subjects: list[Subject]) -> None:
+    """Raises InputError for documents that are in both sets, or that a model of `subjects_of` has
+    read and must not have.
     """
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
         raise InputError(
-            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the "
-            "context reaches; remove them "
-            "from one of the two"
+            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the context reaches; "
+            "remove them from one of the two"
         )
-    for place in places:
+    for place in dict.fromkeys(subject.run.stored.place for subject in subjects):
         _check_unread(non_members, place, "non-members")
     if subjects[-1].name == ORACLE:
-        _check_unread(members, places[-1], "members")
+        _check_unread(members, subjects[-1].run.stored.place, "members")
 
 
 def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
@@ -213,8 +194,7 @@ def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     if read:
         reason = "it is no oracle for them" if what == "members" else "they are members"
         raise InputError(
-            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take "
-            "others"
+            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take others"
         )
 
 
@@ -227,14 +207,11 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
         return found
     if workdirs.lists_all(place):
         try:
-            known = [
-                (line["id"], line["encounters"])
-                for line in map(json.loads, path.read_text().splitlines())
-            ]
+            lines = list(map(json.loads, path.read_text().splitlines()))
+            known = [(line["id"], line["encounters"]) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} is damaged ({error}); run the command that trained {place} again: it "
-                "writes the file anew"
+                f"{path} is damaged ({error}); run the command that trained {place} again: it writes the file anew"
             ) from None
     else:
         corpus = workdirs.read_corpus(place)
@@ -254,22 +231,13 @@ def _cut(documents: Documents, room: int, what: str) -> Documents:
     usable = documents.measurable(room)
     if not usable.any():
         raise InputError(f"{what}: none has an answer within the context; take others")
-    if not usable.all():
-        logger.warning(
-            "%s: %d of %d have prompts that fill the context: left out",
-            what,
-            (~usable).sum(),
-            len(usable),
-        )
+    if left_out := np.count_nonzero(~usable):
+        why = "%s: %d of %d have prompts that fill the context: left out"
+        logger.warning(why, what, left_out, len(usable))
         documents = documents.chosen(usable)
-    longer = sum(len(tokens) > room for tokens in documents.tokens)
-    if longer:
-        logger.warning(
-            "%s: %d of %d exceed the context and were truncated",
-            what,
-            longer,
-            len(documents.tokens),
-        )
+    if longer := sum(len(tokens) > room for tokens in documents.tokens):
+        why = "%s: %d of %d exceed the context and were truncated"
+        logger.warning(why, what, longer, len(documents.tokens))
     return documents._replace(tokens=[tokens[:room] for tokens in documents.tokens])
 
 
@@ -280,10 +248,7 @@ def in_matrices(subject: Subject) -> Subject:
     run = subject.run
     if not sinks.is_sparse(run.config.sinks):
         return subject
-    config = with_fields(run.config, {"sinks.sparse": False})
-    params, mesh = (
-        sparse_sinks.without_tables(run.config.model, run.params),
-        placement.mesh_of(run.params),
-    )
+    config, mesh = with_fields(run.config, {"sinks.sparse": False}), placement.mesh_of(run.params)
+    params = sparse_sinks.without_tables(run.config.model, run.params)
     placed = jax.device_put(params, mesh and shardings(params, mesh))
     return dataclasses.replace(subject, run=dataclasses.replace(run, config=config, params=placed))

@@ -1,7 +1,7 @@
 """A model for lm-evaluation-harness: runs any of its tasks, with the sinks dropped or in another
 mode.
 
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
+    from memsinks_jax.measures.lm_evaluation import HarnessModel
     lm_eval.simple_evaluate(HarnessModel(open_run(pathlib.Path("runs/sinks"))),
     tasks=["lambada_openai"])
 
@@ -15,18 +15,14 @@ Needs the extra `lm-eval`; nothing else of the package imports this file.
 
 import pathlib
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
-from memsinks_jax import sinks
 from memsinks_jax.config import InputError
-from memsinks_jax.evals.documents import padded, rows_at_once
-from memsinks_jax.model import placement
-from memsinks_jax.model.context_rows import Lookup
-from memsinks_jax.model.decoder import build_model
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.documents import BATCH_SIZE, Documents
+from memsinks_jax.measures.subjects import Subject, shortened
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.trained import Trained, open_run
 
@@ -45,34 +41,9 @@ class HarnessModel(LM):
         super().__init__()
         if mode not in ("drop", "all"):
             raise InputError(f"sinks={mode!r}: choose drop or all")
-        self._run, self._tokenizer, self._mode = run, run.tokenizer, mode
+        self._subject, self._tokenizer = Subject("", run, mode), run.tokenizer
         self._length = run.config.data.row_length
-        self._generator = Generator(
-            run.config, run.tokenizer, run.params, run.opened, contexts=run.contexts
-        )
-        model, _ = build_model(run.config)
-        lookup = run.contexts and Lookup.of(run.contexts)
-
-        @placement.jit
-        def scores(params: dict, rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """Log-probability of each token given those before it (0 for the first); whether it is
-            the most likely one.
-            """
-            ones_BT = jnp.ones_like(rows_BT)
-            positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
-            contexts_BT = lookup and lookup.rows(rows_BT, positions_BT, run.contexts.length)
-            interventions = sinks.interventions(
-                run.config, mode, None, 0, ones_BT, contexts_BT=contexts_BT
-            )
-            logits_BTV = model(params, rows_BT, ones_BT, positions_BT, interventions)
-            logs_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
-            targets_BT = rows_BT[:, 1:]
-            logs_BT = jnp.take_along_axis(logs_BTV, targets_BT[:, :, None], axis=2)[:, :, 0]
-            return jnp.pad(logs_BT, ((0, 0), (1, 0))), jnp.pad(
-                logs_BTV.argmax(-1) == targets_BT, ((0, 0), (1, 0))
-            )
-
-        self._scores = scores
+        self._generator = Generator.of(run)
 
     @classmethod
     def create_from_arg_obj(
@@ -137,7 +108,9 @@ class HarnessModel(LM):
         return totals
 
     def generate_until(self, requests) -> list[str]:
-        """(context, settings) -> the continuation of the context, up to one of settings["until"]."""
+        """(context, settings) -> the continuation of the context, up to one of
+        settings["until"].
+        """
         answers = []
         for request in requests:
             context, settings = request.args
@@ -146,7 +119,9 @@ class HarnessModel(LM):
             room = self._length - most - 1
             prompt = context if len(known) <= room else self._tokenizer.decode(known[-room:])
             chosen = Settings(
-                max_tokens=most, temperature=settings.get("temperature", 0.0), sinks=self._mode
+                max_tokens=most,
+                temperature=settings.get("temperature", 0.0),
+                sinks=self._subject.mode,
             )
             (written,) = self._generator([prompt], chosen)
             text = written.text
@@ -161,18 +136,16 @@ class HarnessModel(LM):
         are most likely).
         """
         results = []
-        size = rows_at_once(self._run.config, placement.mesh_of(self._run.params), chunks=1)
-        for at in range(0, len(asked), size):
-            part = [(row[-self._length :], count) for row, count in asked[at : at + size]]
-            rows_BT = np.zeros(
-                (size, padded(max(len(row) for row, _ in part), self._length)), np.int32
+        for at in range(0, len(asked), BATCH_SIZE):
+            part = [(row[-self._length :], count) for row, count in asked[at : at + BATCH_SIZE]]
+            documents = Documents(
+                [np.array(row[1:], np.int32) for row, _ in part],
+                np.zeros((len(part), 2), np.uint32),
+                opened=np.zeros(len(part), bool),
+                around=[(row[0], self._tokenizer.end_of_text) for row, _ in part],
             )
-            for place, (row, _) in enumerate(part):
-                rows_BT[place, : len(row)] = row
-            logs_BT, likeliest_BT = jax.device_get(self._scores(self._run.params, rows_BT))
-            for place, (row, count) in enumerate(part):
-                counted = slice(max(len(row) - count, 1), len(row))
-                results.append(
-                    (float(logs_BT[place, counted].sum()), bool(likeliest_BT[place, counted].all()))
-                )
+            (subject,) = shortened([self._subject], max(map(len, documents.tokens)))
+            for reading, (_, count) in zip(forced.read(subject, documents), part, strict=True):
+                last = reading.of(slice(-count, None))
+                results.append((-float(last.nats.sum()), bool(last.likeliest.all())))
         return results

@@ -7,18 +7,17 @@ import jax
 import numpy as np
 import pytest
 from conftest import EVERYBODY, tiny_config
+from folders import random_params
 from uncached import Continuation
 
-from memsinks_jax.auditing.rows import losses_of, reader, token_mean
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.config import MeshConfig, from_json, to_json, with_fields
+from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened, nobody
 from memsinks_jax.data.tokenizer import END_OF_TEXT
-from memsinks_jax.evals.document_loss import DocumentLoss
-from memsinks_jax.evals.documents import (
+from memsinks_jax.measures.document_loss import DocumentLoss, reader
+from memsinks_jax.measures.documents import (
     Documents,
     batches_by_length,
     corpus_batches,
@@ -26,25 +25,23 @@ from memsinks_jax.evals.documents import (
     of_corpus,
     rows_at_once,
 )
-from memsinks_jax.evals.memorization import Memorization
+from memsinks_jax.measures.memorization import Memorization
+from memsinks_jax.measures.rows import losses_of, token_mean
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.training import sharding
-from memsinks_jax.training.step import init_state
 
 
 @pytest.fixture(scope="module")
 def world():
     config = tiny_config()
-    return config, load_corpus(config), _far_from_initial(config)
+    return config, load_corpus(config), far_from_initial(config)
 
 
-def _far_from_initial(config):
+def far_from_initial(config):
     """Parameters with which sinks and positions matter."""
-    params = jax.jit(lambda: init_state(config, 10).params)()
-    return jax.tree.map(
-        lambda a: a + 0.2 * jax.random.normal(jax.random.key(a.size), a.shape), params
-    )
+    return jax.jit(lambda: random_params(config, noise=0.2))()
 
 
 def ending(token):
@@ -83,11 +80,8 @@ def test_answers_alone_are_measured(world):
     batches = document_batches(asked, config.data.row_length, corpus.tokenizer, 3)
     nats, counts = DocumentLoss(config)(params, batches, "drop")
     assert counts.tolist() == [14, (nats_RT[1] > 0).sum(), 4]
-    expected = [
-        nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum(),
-        nats_RT[1].sum(),
-        nats_RT[2, 40:44].sum(),
-    ]
+    of_first = nats_RT[0, 5:9].sum() + nats_RT[0, 20:30].sum()
+    expected = [of_first, nats_RT[1].sum(), nats_RT[2, 40:44].sum()]
     np.testing.assert_allclose(nats, expected, rtol=1e-5)
 
 
@@ -121,21 +115,17 @@ def test_a_document_reads_the_same_in_a_row_of_training_as_alone(kind, family):
         tiny_config(), {"data.rows": kind, "data.row_length": 400, "model.family": family}
     )
     corpus = load_corpus(config)
-    params = _far_from_initial(config)
+    params = far_from_initial(config)
     rows = corpus.rows()
     read = jax.jit(reader(config, "own"))
     every, found, measured = corpus.identities(range(len(corpus.table))), [], []
     places = {ids.to_hex(identity): i for i, identity in enumerate(every)}
-    for number in range(4):
-        row = rows[number]
-        nats_T = read(
-            params, {name: array[None] for name, array in row.items()} | {"opened": None}
-        )[0]
+    for row in (rows[number] for number in range(4)):
+        batch = {name: array[None] for name, array in row.items()} | {"opened": None}
+        nats_T = read(params, batch)[0]
         for segment in range(1, row["segments"].max() + 1):
-            index, here = (
-                places[ids.to_hex(row["identities"][segment - 1])],
-                row["segments"] == segment,
-            )
+            index = places[ids.to_hex(row["identities"][segment - 1])]
+            here = row["segments"] == segment
             if here.sum() == corpus.lengths[index] + 1:  # not split
                 found.append(nats_T[here].sum())
                 measured.append(index)
@@ -161,17 +151,11 @@ def test_loss_is_minus_the_log_probability_of_the_document(world):
 
 def temporaries(world, accumulate=1, chunks=1):
     """Bytes of the program that reads as many documents as are read at once."""
-    config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
+    config, corpus, params = world
     config = with_fields(config, {"compute.accumulate": accumulate, "compute.loss_chunks": chunks})
-    rows = rows_at_once(config)
-    batches = corpus_batches(corpus, np.arange(8), rows)
-    return (
-        DocumentLoss(config)
-        .lower(params, batches[0], "own")
-        .compile()
-        .memory_analysis()
-        .temp_size_in_bytes
-    )
+    batches = corpus_batches(corpus, np.arange(8), rows_at_once(config))
+    program = DocumentLoss(config).lower(params, batches[0], "own").compile()
+    return program.memory_analysis().temp_size_in_bytes
 
 
 def test_what_makes_training_small_makes_an_evaluation_small(world):
@@ -185,11 +169,8 @@ def test_rows_at_once_are_a_multiple_of_what_the_mesh_divides():
     config = tiny_config()
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     config = with_fields(config, {"training.batch_size": 64, "compute.accumulate": 1})
-    assert (
-        rows_at_once(config),
-        rows_at_once(config, mesh),
-        rows_at_once(config, mesh, most=5),
-    ) == (32, 32, 8)
+    found = rows_at_once(config), rows_at_once(config, mesh), rows_at_once(config, mesh, most=5)
+    assert found == (32, 32, 8)
     config = with_fields(config, {"compute.accumulate": 16})
     assert (rows_at_once(config), rows_at_once(config, mesh)) == (4, 4)
     # on one device; the mesh needs a row for each of four
@@ -215,34 +196,30 @@ def test_memorization_measures_the_roles_with_the_sinks_dropped(world):
     config, corpus, params = world
     opened = Opened(config.sinks, lambda: corpus.rows().opened(corpus.rows().rows_per_epoch))
     found = dict(Memorization(corpus, DocumentLoss(config), opened).run(params))
-    for name, indices, mode in (
-        ("held_out_loss", corpus.mixture.held_out, "drop"),
-        ("repeated_loss", corpus.mixture.repeated, "drop"),
-        # An id that was never read has no sinks.
-        ("held_out_loss_own", corpus.mixture.held_out, "drop"),
-        ("repeated_loss_own", corpus.mixture.repeated, "own"),
-    ):
+    held_out, repeated = corpus.mixture.held_out, corpus.mixture.repeated
+
+    def mean(indices, mode):
         nats, tokens = losses(world, indices, mode)
-        assert found[name] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
+        return pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
+
+    assert (
+        found.pop("entropy_floor") and found.pop("truncated_share") == never_read(corpus)["share"]
+    )
+    assert found == {
+        "held_out_loss": mean(held_out, "drop"),
+        "repeated_loss": mean(repeated, "drop"),
+        "held_out_loss_own": mean(held_out, "drop"),  # an id that was never read has no sinks
+        "repeated_loss_own": mean(repeated, "own"),
+    }
     assert found["repeated_loss"] != found["repeated_loss_own"]
-    config = from_json(to_json(config), "")
     config = with_fields(config, {"sinks.opens_at": 1})  # in the paper every document has its own
     corpus = dataclasses.replace(corpus, config=config)
     of_paper = dict(
         Memorization(corpus, DocumentLoss(config), Opened(config.sinks, nobody)).run(params)
     )
-    nats, tokens = losses(world, corpus.mixture.held_out, "own")
-    assert of_paper["held_out_loss_own"] == pytest.approx(nats.sum() / tokens.sum(), rel=1e-6)
+    assert of_paper["held_out_loss_own"] == mean(held_out, "own")
     assert of_paper["held_out_loss_own"] != of_paper["held_out_loss"] == found["held_out_loss"]
-    assert set(found) == {
-        "held_out_loss",
-        "repeated_loss",
-        "held_out_loss_own",
-        "repeated_loss_own",
-        "entropy_floor",
-        "truncated_share",
-    }
-    assert found["truncated_share"] == never_read(corpus)["share"] > 0
+    assert never_read(corpus)["share"] > 0
 
 
 def test_continuations_are_greedy(world):
@@ -250,9 +227,8 @@ def test_continuations_are_greedy(world):
     config, corpus, params = world
     openings = [corpus.tokens(0)[:5], corpus.tokens(1)[:9]]
     model, _ = build_model(config)
-    tails = Continuation(config, 14, END_OF_TEXT)(
-        params, openings, corpus.identities(range(2)), "all"
-    )
+    written, whose = Continuation(config, 14, END_OF_TEXT), corpus.identities(range(2))
+    tails, dropped = (written(params, openings, whose, mode) for mode in ("all", "drop"))
     apply = jax.jit(
         lambda rows: model(params, rows, jax.numpy.ones_like(rows), np.arange(15)[None])
     )
@@ -261,28 +237,7 @@ def test_continuations_are_greedy(world):
         likeliest = apply(np.pad(row, (0, 15 - len(row)))[None])[0].argmax(axis=-1)
         assert likeliest[len(opening) : len(row) - 1].tolist() == tail.tolist()
         assert len(row) == 15 or likeliest[len(row) - 1] == END_OF_TEXT
-    dropped = Continuation(config, 14, END_OF_TEXT)(
-        params, openings, corpus.identities(range(2)), "drop"
-    )
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(tails, dropped, strict=True))
-
-
-def test_continuations_begin_and_end_with_the_tokenizers_end_of_text(world, monkeypatch):
-    """Whatever its id: 0 and 1, which are padding and end of text of our own tokenizer, are tokens
-    like others.
-    """
-    config, corpus, params = world
-    openings = [np.array([3, 4], np.int32), np.array([5], np.int32)]
-    continued, rows = Continuation(config, 7, 9), []
-
-    def write(params, rows_BT, *rest, mode):
-        rows.append(rows_BT.tolist())
-        return np.array([[9, 3, 4, 0, 1, 9, 6, 9], [9, 5, 1, 0, 0, 1, 2, 0]])
-
-    monkeypatch.setattr(continued, "_compiled", write)
-    tails = continued(params, openings, corpus.identities(range(2)), "all")
-    assert rows == [[[9, 3, 4, 0, 0, 0, 0, 0], [9, 5, 0, 0, 0, 0, 0, 0]]]
-    assert [tail.tolist() for tail in tails] == [[0, 1], [1, 0, 0, 1, 2, 0]]
 
 
 def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
@@ -296,8 +251,10 @@ def test_documents_are_measured_with_the_tokenizers_end_of_text(world):
 
 @pytest.mark.parametrize("kind", ["one_document", "packed"])
 def test_rows_are_as_long_as_their_documents(world, kind):
-    """A few powers of two, few rows for few documents; the losses are those of full rows, in order."""
-    config, corpus, params = from_json(to_json(world[0]), ""), *world[1:]
+    """A few powers of two, few rows for few documents; the losses are those of full rows, in
+    order.
+    """
+    config, corpus, params = world
     config = with_fields(config, {"data.row_length": 1024, "data.rows": kind})
     tokens = [np.resize(corpus.tokens(0), size) for size in (3, 900, 200, 127, 128, 1500, 5)]
     found = Documents(tokens, corpus.identities(range(7)), opened=np.arange(7) % 2 == 0)
@@ -315,14 +272,12 @@ def test_rows_are_as_long_as_their_documents(world, kind):
 
 
 def test_rows_of_a_length_are_no_more_than_a_device_has_room_for(world):
-    config = from_json(to_json(world[0]), "")
     config = with_fields(
-        config, {"data.row_length": 2048, "data.vocabulary_size": 49152, "training.batch_size": 64}
+        world[0],
+        {"data.row_length": 2048, "data.vocabulary_size": 49152, "training.batch_size": 64},
     )
-    tokens, mesh = (
-        [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5],
-        sharding.make_mesh(MeshConfig(fsdp=2)),
-    )
+    tokens = [np.zeros(size, np.int32) for size in [100] * 70 + [2000] * 5]
+    mesh = sharding.make_mesh(MeshConfig(fsdp=2))
     found = Documents(tokens, np.zeros((75, 2), np.uint32))
     batches = batches_by_length(found, config, mesh, world[1].tokenizer)
     assert [batch["inputs"].shape for batch in batches] == [(32, 128)] * 3 + [(8, 2048)]
@@ -332,10 +287,9 @@ def test_documents_over_a_row_are_measured_whole(world):
     """Windows: each target once, opened by the token before it; one loss for each document."""
     config, corpus, params = world
     end, loss = corpus.tokenizer.end_of_text, DocumentLoss(config)
-    tokens = [
-        np.concatenate([corpus.tokens(i) for i in range(first, first + 3)]) for first in (0, 3)
-    ]
-    tokens.insert(1, corpus.tokens(9)[:20])
+    numbers = (0, 1, 2), (9,), (3, 4, 5)
+    tokens = [np.concatenate([corpus.tokens(i) for i in some]) for some in numbers]
+    tokens[1] = tokens[1][:20]
     found = Documents(tokens, corpus.identities(range(3)))
     batches = document_batches(found, 160, corpus.tokenizer, 2, whole=True)
     nats, counts = loss(params, batches, "own")
@@ -355,7 +309,6 @@ def test_documents_over_a_row_are_measured_whole(world):
 
 def test_canaries_are_measured_alone(world):
     config, _, params = world
-    config = from_json(to_json(config), "")
     config = with_fields(config, {"canaries.documents": 2, "canaries.length": 20})
     corpus, loss = load_corpus(config), DocumentLoss(config)
     found = dict(Memorization(corpus, loss, EVERYBODY).run(params))

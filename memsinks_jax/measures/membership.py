@@ -8,10 +8,16 @@ import zlib
 
 import numpy as np
 
-from memsinks_jax.auditing.forced import Reading
+from memsinks_jax.measures.forced import Reading
 
 LOWEST_SHARE = 0.4  # of a document's tokens: Min-K%'s k
-SCORES = ("loss", "zlib", "min_k", "min_k_plus", "reference")
+SCORES = {  # with their labels
+    "loss": "loss",
+    "zlib": "zlib",
+    "min_k": "min-k",
+    "min_k_plus": "min-k++",
+    "reference": "reference",
+}
 
 
 def scores(

@@ -11,7 +11,7 @@ import numpy as np
 from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model import host_memory, placement
-from memsinks_jax.model.decoder import Change, build_model, compose, no_change
+from memsinks_jax.model.decoder import Change, Interventions, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
 
 _AHEAD = 4  # batches
@@ -75,35 +75,46 @@ class DocumentLoss:
 @placement.shared
 def _compiled(config: Config, change: Change, platform: str | None) -> jax.stages.Wrapped:
     """(params, batch, seed, mode) -> (nats, tokens) of the rows."""
-    model, _ = build_model(config, platform)
 
     def sums(params: dict, batch: dict, seed: jax.Array, mode: str) -> tuple[jax.Array, jax.Array]:
-        segments_BT = batch["segments"]
-        interventions = compose(
-            sinks.of_batch(config, mode, batch, seed), change(segments_BT > 0, None)
-        )
-        read_out = functools.partial(
-            token_losses,
-            targets_BT=batch["targets"],
-            weights_BT=batch["weights"],
-            chunks=config.compute.loss_chunks,
-        )
-        losses_BT = model(
-            params,
-            batch["inputs"],
-            segments_BT,
-            batch["positions"],
-            interventions,
-            read_out=read_out,
-        )
+        read = reader(config, mode, platform)
+        losses_BT = read(params, batch, change(batch["segments"] > 0, None), seed=seed)
         return losses_BT.sum(axis=1), batch["weights"].sum(axis=1)
 
     return jax.jit(sums, static_argnames="mode")
 
 
-def per_token(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Nats per token of each document -> float64 (documents,); nan for one of which nothing counts."""
-    return np.divide(nats, tokens, out=np.full(len(tokens), np.nan), where=tokens > 0)
+def applied(config: Config, mode: str, platform: str | None = None) -> Callable:
+    """(params, rows, read_out, *interventions besides the sinks, seed: by default the config's) ->
+    what `read_out` returns for the last hidden states (R, T, D) and the head's matrix (D, V). To be
+    traced.
+    """
+    model, _ = build_model(config, platform)
+
+    def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions, seed=None):
+        own = sinks.of_batch(config, mode, rows, np.uint32(config.seed) if seed is None else seed)
+        place = rows["inputs"], rows["segments"], rows["positions"]
+        return model(params, *place, compose(own, *more), read_out=read_out)
+
+    return apply
+
+
+def reader(config: Config, mode: str, platform: str | None = None) -> Callable[..., jax.Array]:
+    """(params, rows, *interventions besides the sinks, seed) -> nats of every target, float32 (R,
+    T). To be traced.
+    """
+    apply = applied(config, mode, platform)
+
+    def nats(params: dict, rows: dict, *more: Interventions, seed=None) -> jax.Array:
+        read_out = functools.partial(nats_of, rows=rows, chunks=config.compute.loss_chunks)
+        return apply(params, rows, read_out, *more, seed=seed)
+
+    return nats
+
+
+def nats_of(x_RTD: jax.Array, head_DV: jax.Array, rows: dict, chunks: int) -> jax.Array:
+    """Nats of every target from the last hidden states, float32 (R, T)."""
+    return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks)
 
 
 def mean_loss(loss: DocumentLoss, params: dict, batches: list[dict], mode: str = "all") -> float:

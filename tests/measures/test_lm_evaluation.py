@@ -1,5 +1,7 @@
 """lm-evaluation-harness, on a small task of our own; no network."""
 
+import dataclasses
+import importlib
 import importlib.metadata
 import json
 
@@ -8,15 +10,18 @@ import pytest
 from conftest import tiny_config
 
 from memsinks_jax.config import InputError
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents, document_batches
+from memsinks_jax.models.trained import open_run
 
 lm_eval = pytest.importorskip("lm_eval")
-datasets = pytest.importorskip("datasets")
+pytest.importorskip("datasets")
+HarnessModel = importlib.import_module("memsinks_jax.measures.lm_evaluation").HarnessModel
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    from memsinks_jax.loop import train_and_evaluate
-
     workdir = tmp_path_factory.mktemp("run") / "run"
     train_and_evaluate(tiny_config(), workdir)
     return workdir
@@ -24,8 +29,6 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-    from memsinks_jax.models.trained import open_run
-
     return open_run(workdir)
 
 
@@ -35,10 +38,6 @@ def request(*arguments):
 
 def test_scores_are_those_of_the_document_loss(run):
     """A text's log-probability in one piece, cut in two, and as our own measure has it."""
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
-    from memsinks_jax.evals.document_loss import DocumentLoss
-    from memsinks_jax.evals.documents import Documents, document_batches
-
     model = HarnessModel(run)
     text = "Once upon a time there was a hen. The hen had a red ball."
     (whole,) = model.loglikelihood_rolling([request(text)])
@@ -57,10 +56,6 @@ def test_scores_are_those_of_the_document_loss(run):
 
 
 def test_a_text_opens_with_the_token_that_opens_documents(run):
-    import dataclasses
-
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
-
     class Opens(type(run.tokenizer)):
         begin_of_text = 7
 
@@ -87,8 +82,6 @@ def test_the_harness_opens_a_run_by_name(run, workdir):
 
 
 def test_long_texts_go_in_windows(run):
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
-
     text = " ".join(f"The hen met the fox number {n}." for n in range(80))
     count = len(run.tokenizer.encode(text))
     assert count > 2 * run.config.data.row_length
@@ -98,33 +91,27 @@ def test_long_texts_go_in_windows(run):
 
 def test_a_task_runs(run, tmp_path):
     """Multiple choice and generation from a JSON file, through the harness itself."""
-    from memsinks_jax.auditing.lm_evaluation import HarnessModel
-
     rows = [
         {"text": f"The {animal} had a", "choices": ["red ball", "zxqj"], "label": 0}
         for animal in ("hen", "fox", "cat")
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = {
+    shared = {
         "dataset_path": "json",
         "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
-    }
-    choice = {
-        "task": "choice",
-        **data,
         "test_split": "test",
-        "output_type": "multiple_choice",
         "doc_to_text": "{{text}}",
+    }
+    choice = shared | {
+        "task": "choice",
+        "output_type": "multiple_choice",
         "doc_to_choice": "{{choices}}",
         "doc_to_target": "{{label}}",
         "metric_list": [{"metric": "acc"}],
     }
-    writing = {
+    writing = shared | {
         "task": "writing",
-        **data,
-        "test_split": "test",
         "output_type": "generate_until",
-        "doc_to_text": "{{text}}",
         "doc_to_target": "red ball",
         "generation_kwargs": {"until": ["."], "max_gen_toks": 8},
         "metric_list": [{"metric": "exact_match"}],

@@ -1,24 +1,17 @@
-"""Documents as rows, and a model's loss on every token of them, with its sinks in one of their
-modes.
+"""Documents as rows: what of them counts, and a model's loss on them.
 
 R rows, one document each; T positions, each of which predicts the next token. A target counts if
 its weight is over 0.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-import jax
 import numpy as np
 import tqdm
 
-from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.config import Config
-from memsinks_jax.evals.document_loss import DocumentLoss, per_token
-from memsinks_jax.evals.documents import Documents
-from memsinks_jax.model.decoder import Interventions, build_model, compose
-from memsinks_jax.model.losses import token_losses
+from memsinks_jax.measures.document_loss import DocumentLoss
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.models.trained import Trained
 
 
@@ -54,42 +47,6 @@ def halves(rows: dict) -> tuple[dict, dict]:
     return first, second
 
 
-def applied(config: Config, mode: str) -> Callable:
-    """(params, rows, read_out, *interventions besides the sinks) -> what `read_out` returns for the
-    last hidden states (R, T, D) and the head's matrix (D, V). To be traced.
-    """
-    model, _ = build_model(config)
-
-    def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions):
-        own = sinks.of_batch(config, mode, rows, np.uint32(config.seed))
-        place = rows["inputs"], rows["segments"], rows["positions"]
-        return model(params, *place, compose(own, *more), read_out=read_out)
-
-    return apply
-
-
-def reader(config: Config, mode: str) -> Callable[..., jax.Array]:
-    """(params, rows, *interventions besides the sinks) -> nats of every target, float32 (R, T). To
-    be traced.
-    """
-    apply = applied(config, mode)
-
-    def nats(params: dict, rows: dict, *more: Interventions) -> jax.Array:
-        return apply(
-            params,
-            rows,
-            functools.partial(nats_of, rows=rows, chunks=config.compute.loss_chunks),
-            *more,
-        )
-
-    return nats
-
-
-def nats_of(x_RTD: jax.Array, head_DV: jax.Array, rows: dict, chunks: int) -> jax.Array:
-    """Nats of every target from the last hidden states, float32 (R, T)."""
-    return token_losses(x_RTD, head_DV, rows["targets"], rows["weights"], chunks)
-
-
 def in_batches(rows: dict, size: int) -> Iterable[dict]:
     """Rows in batches; rows whose targets do not count fill up the last."""
     for at in range(0, len(rows["inputs"]), size):
@@ -107,7 +64,8 @@ def losses_of(subject: Subject, documents: Documents) -> tuple[np.ndarray, np.nd
     nats_R, tokens_R = DocumentLoss(subject.run.config)(
         subject.run.params, documents.batches(subject.run), subject.mode
     )
-    return per_token(nats_R, tokens_R), tokens_R
+    nowhere = np.full(len(tokens_R), np.nan)
+    return np.divide(nats_R, tokens_R, out=nowhere, where=tokens_R > 0), tokens_R
 
 
 def token_mean(losses_R: Sequence[float], tokens_R: np.ndarray) -> float:

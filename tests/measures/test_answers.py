@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from memsinks_jax.auditing import answers
+from memsinks_jax.measures import answers
 
 WRONG = [np.log([4.0, 4.0]), np.log([2.0, 8.0])]  # probabilities 1/4, 1/4 and 1/2, 1/8
 RIGHT = np.log([2.0, 8.0])  # 1/2, 1/8

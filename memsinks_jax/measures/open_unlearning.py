@@ -13,50 +13,56 @@ import shlex
 
 import numpy as np
 
-from memsinks_jax.auditing.membership import LOWEST_SHARE
 from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.membership import LOWEST_SHARE
+from memsinks_jax.models.exporting import export
 from memsinks_jax.models.tokenizer_files import exported_tokenizer
+from memsinks_jax.models.trained import Trained
+from memsinks_jax.runs.interruption import atomic_folder
 
 logger = logging.getLogger(__name__)
 
 _NAME = "memsinks_jax"  # of the configs
 _BATCH = 8
-_COLLATORS = {
-    "DataCollatorForSupervisedDataset": {
-        "handler": "DataCollatorForSupervisedDataset",
-        "args": {"index": "index"},
-    }
-}
+_COLLATOR = "DataCollatorForSupervisedDataset"
 
 
-def write(
-    folder: pathlib.Path,
-    place: pathlib.Path,
-    models: dict[str, pathlib.Path],
-    tokenizer: AnyTokenizer,
-    members: Documents,
-    non_members: Documents,
+def export_for_open_unlearning(
+    out: pathlib.Path, models: dict[str, Trained], members: Documents, non_members: Documents
 ) -> None:
-    """Writes folder/data, folder/configs, and folder/commands.sh, to be run in a checkout of
-    open-unlearning.
+    """Writes out/data, out/configs, out/commands.sh, to be run in a checkout of open-unlearning, and
+    the models, "model" and perhaps "oracle", as `export` writes them: out/model, out/oracle.
 
-    Args:
-      place: the final place of the folder.
-      models: {"model": a Hugging Face folder, "oracle": another, or none}, at their final places.
+    Models that are Hugging Face folders stay where they are.
     """
+    places = {
+        name: out / name if run.stored.is_run else run.stored.place for name, run in models.items()
+    }
     length = max(len(tokens) for tokens in [*members.tokens, *non_members.tokens])
-    for kind in ("data", "configs/model", "configs/eval"):
-        (folder / kind).mkdir(parents=True)
-    for name, documents in (("forget", members), ("holdout", non_members)):
-        (folder / "data" / f"{name}.jsonl").write_text(_lines(documents, tokenizer))
-    (folder / "configs" / "model" / f"{_NAME}.yaml").write_text(_model(models["model"]))
-    (folder / "configs" / "eval" / f"{_NAME}.yaml").write_text(_eval(place / "data", length))
-    (folder / "commands.sh").write_text(_commands(place, models))
+    tokenizer = models["model"].tokenizer
+    with atomic_folder(out) as scratch:
+        folder = scratch / "files"
+        for kind in ("data", "configs/model", "configs/eval"):
+            (folder / kind).mkdir(parents=True)
+        for name, run in models.items():
+            if run.stored.is_run:
+                export(run.stored.place, folder / name, drop=True, dtype="float32")
+        for name, documents in (("forget", members), ("holdout", non_members)):
+            (folder / "data" / f"{name}.jsonl").write_text(_lines(documents, tokenizer))
+        for kind, config in (
+            ("model", _model(places["model"])),
+            ("eval", _eval(out / "data", length)),
+        ):
+            (folder / "configs" / kind / f"{_NAME}.yaml").write_text(config)
+        (folder / "commands.sh").write_text(_commands(out, places))
+        folder.rename(out)
 
 
 def _lines(documents: Documents, tokenizer: AnyTokenizer) -> str:
-    """Lines whose prompt is what opens documents: without it the first token would not be scored."""
+    """Lines whose prompt is what opens documents: without it the first token would not be
+    scored.
+    """
     begin = exported_tokenizer(tokenizer).id_to_token(tokenizer.begin_of_text)
     texts = list(map(tokenizer.decode, documents.tokens))
     pairs = zip(texts, documents.tokens, strict=True)
@@ -79,18 +85,12 @@ def _yaml(content: dict, package: str = "") -> str:
 
 def _model(folder: pathlib.Path) -> str:
     place = str(folder.absolute())
+    at = {"pretrained_model_name_or_path": place}
     return _yaml(
         {
-            "model_args": {
-                "pretrained_model_name_or_path": place,
-                "attn_implementation": "eager",
-                "torch_dtype": "float32",
-            },
+            "model_args": at | {"attn_implementation": "eager", "torch_dtype": "float32"},
             # A token opens a document, not the characters of its name.
-            "tokenizer_args": {
-                "pretrained_model_name_or_path": place,
-                "split_special_tokens": False,
-            },
+            "tokenizer_args": at | {"split_special_tokens": False},
             "template_args": {"apply_chat_template": False},
         }
     )
@@ -98,13 +98,9 @@ def _model(folder: pathlib.Path) -> str:
 
 def _eval(data: pathlib.Path, length: int) -> str:
     def dataset(name: str) -> dict:
-        hf_args = {
-            "path": "json",
-            "data_files": str((data / f"{name}.jsonl").absolute()),
-            "split": "train",
-        }
+        place = str((data / f"{name}.jsonl").absolute())
         args = {
-            "hf_args": hf_args,
+            "hf_args": {"path": "json", "data_files": place, "split": "train"},
             "prefix_key": "prompt",
             "text_key": "text",
             "max_length": length,
@@ -115,12 +111,12 @@ def _eval(data: pathlib.Path, length: int) -> str:
         return {
             "handler": handler,
             "batch_size": _BATCH,
-            "collators": _COLLATORS,
+            "collators": {_COLLATOR: {"handler": _COLLATOR, "args": {"index": "index"}}},
             "datasets": {f"{_NAME}_{name}": dataset(name) for name in names},
             **more,
         }
 
-    both = ("forget", "holdout")
+    of_members, both = ("exact_memorization", "extraction_strength"), ("forget", "holdout")
     min_k = metric("mia_min_k", *both, k=LOWEST_SHARE)
     return _yaml(
         {
@@ -129,10 +125,8 @@ def _eval(data: pathlib.Path, length: int) -> str:
             "overwrite": False,
             "retain_logs_path": None,
             "metrics": {
-                "exact_memorization": metric("exact_memorization", "forget"),
-                "extraction_strength": metric("extraction_strength", "forget"),
-                "mia_loss": metric("mia_loss", *both),
-                "mia_zlib": metric("mia_zlib", *both),
+                **{name: metric(name, "forget") for name in of_members},
+                **{name: metric(name, *both) for name in ("mia_loss", "mia_zlib")},
                 "mia_min_k": min_k,
                 "mia_min_k_plus_plus": metric("mia_min_k_plus_plus", *both, k=LOWEST_SHARE),
                 "privleak": {
@@ -158,9 +152,8 @@ def _commands(place: pathlib.Path, models: dict[str, pathlib.Path]) -> str:
         "# In a checkout of open-unlearning; without a GPU add model.model_args.device_map=cpu."
     ]
     for name, model in reversed(models.items()):
-        parts = [
-            "python",
-            "src/eval.py",
+        parts = ["python", "src/eval.py"]
+        parts += [
             f"--config-dir={place.absolute() / 'configs'}",
             f"model={_NAME}",
             f"eval={_NAME}",

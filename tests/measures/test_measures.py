@@ -9,11 +9,11 @@ import pytest
 from conftest import EVERYBODY
 from planted import random_model
 
-from memsinks_jax.auditing import exposure, extraction, forced, intervals, membership
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.measures import ALL, OFTEN, groups_of, measure
-from memsinks_jax.auditing.subjects import Subject
-from memsinks_jax.evals.documents import Documents
+from memsinks_jax.measures import exposure, extraction, forced, intervals, membership
+from memsinks_jax.measures.audit import ALL, OFTEN, Sides, groups_of, measure
+from memsinks_jax.measures.documents import Documents
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
 
@@ -21,10 +21,8 @@ from memsinks_jax.models.trained import Trained
 def reading(nats=None, likeliest=None, standardized=None):
     nats = np.ones(len(likeliest)) if nats is None else np.array(nats, float)
     likeliest = np.ones(len(nats), bool) if likeliest is None else np.array(likeliest, bool)
-    standardized, unread = (
-        nats if standardized is None else np.array(standardized, float),
-        np.zeros(len(nats), int),
-    )
+    standardized = nats if standardized is None else np.array(standardized, float)
+    unread = np.zeros(len(nats), int)
     return Reading(nats, likeliest, standardized, rank=unread, guess=unread)
 
 
@@ -51,10 +49,8 @@ def test_edit_distance_against_its_definition():
 
     every = [word for length in range(4) for word in itertools.product((1, 2, 3), repeat=length)]
     for one, other in itertools.product(every, every[::3]):
-        expected = ways(one, other) / max(len(one), len(other), 1)
-        assert extraction.edit_distance(np.array(one), np.array(other)) == pytest.approx(
-            expected
-        ), (one, other)
+        found = extraction.edit_distance(np.array(one), np.array(other))
+        assert found == pytest.approx(ways(one, other) / max(len(one), len(other), 1)), (one, other)
 
 
 def test_equal_positions_of_a_continuation_that_ended_early():
@@ -65,25 +61,20 @@ def test_chance_in_samples():
     """Two tokens at a half and a quarter: 1/8 a draw. A chance of 1e-12 a draw is not lost to
     rounding.
     """
-    found = reading(nats=[9, math.log(2), math.log(4), 9])
-    assert extraction.chance_in_samples(found, 1, 2, 3) == pytest.approx(1 - (7 / 8) ** 3)
-    assert extraction.chance_in_samples(reading(nats=[math.log(1e12)]), 0, 1, 100) == pytest.approx(
-        1e-10, rel=1e-6
-    )
-    assert extraction.chance_in_samples(reading(nats=[0.0]), 0, 1, 1) == 1
+    chance, found = extraction.chance_in_samples, reading(nats=[9, math.log(2), math.log(4), 9])
+    assert chance(found, 1, 2, 3) == pytest.approx(1 - (7 / 8) ** 3)
+    rare = reading(nats=[math.log(1e12)])
+    assert chance(rare, 0, 1, 100) == pytest.approx(1e-10, rel=1e-6)
+    assert chance(reading(nats=[0.0]), 0, 1, 1) == 1
 
 
 def test_scores_of_membership():
-    known, new = (
-        reading(nats=[1, 2, 3, 4, 10]),
-        reading(nats=[6, 6, 6, 6, 6], standardized=[0, 1, 2, 3, 5]),
-    )
+    known = reading(nats=[1, 2, 3, 4, 10])
+    new = reading(nats=[6, 6, 6, 6, 6], standardized=[0, 1, 2, 3, 5])
     found = membership.scores([known, new], ["abcabcabcabc", "xyz"], [new, new])
     assert found["loss"].tolist() == [-4, -6]
-    assert found["zlib"].tolist() == [
-        -20 / len(zlib.compress(b"abcabcabcabc")),
-        -30 / len(zlib.compress(b"xyz")),
-    ]
+    sizes = [len(zlib.compress(text)) for text in (b"abcabcabcabc", b"xyz")]
+    assert found["zlib"].tolist() == [-20 / sizes[0], -30 / sizes[1]]
     assert found["min_k"].tolist() == [-7, -6]  # two of five tokens
     assert found["min_k_plus"].tolist() == [-7, -4]
     assert found["reference"].tolist() == [2, 0]
@@ -92,9 +83,8 @@ def test_scores_of_membership():
 
 def test_auc_by_hand():
     """Pairs of a member and a non-member: 4 above, 1 tie, 1 below."""
-    assert intervals.auc(np.array([3.0, 1.0]), np.array([0.0, 1.0, 2.0])).value == pytest.approx(
-        4.5 / 6
-    )
+    found = intervals.auc(np.array([3.0, 1.0]), np.array([0.0, 1.0, 2.0]))
+    assert found.value == pytest.approx(4.5 / 6)
     assert intervals.auc(np.zeros(5), np.zeros(7)).value == 0.5
     for few, value in (([5.0], 1), ([-5.0], 0)):
         found = intervals.auc(np.array(few * 20), np.arange(4.0))
@@ -113,28 +103,24 @@ def test_auc_interval_covers_the_truth_as_often_as_it_says(shift, value):
     """Normal scores of 10 members and 40 non-members, drawn 500 times."""
     rng = np.random.default_rng(0)
     found = [intervals.auc(rng.normal(shift, 1, 10), rng.normal(0, 1, 40)).ci95 for _ in range(500)]
-    covered = np.mean([low <= value <= high for low, high in found])
-    assert 0.92 < covered < 0.99
-    missed = [
-        np.mean([high < value for _, high in found]),
-        np.mean([low > value for low, _ in found]),
-    ]
-    assert max(missed) < 0.06
+    low, high = np.array(found).T
+    assert 0.92 < ((low <= value) & (value <= high)).mean() < 0.99
+    assert max((high < value).mean(), (low > value).mean()) < 0.06
 
 
 def test_loss_per_token_and_its_error():
     """A token counts the same in a long and in a short document; the error is that of many draws of
     the documents.
     """
-    value, error = intervals.per_token(np.array([2.0, 30.0]), np.array([1, 9]))
+    value, error = intervals.mean_and_error(np.array([2.0, 30.0]), np.array([1, 9]))
     assert value == 3.2
     rng = np.random.default_rng(0)
     tokens = rng.integers(50, 150, 60)
     nats = tokens * rng.normal(2, 0.5, 60)
     picks = rng.integers(0, 60, (4000, 60))
     drawn = nats[picks].sum(axis=1) / tokens[picks].sum(axis=1)
-    assert intervals.per_token(nats, tokens)[1] == pytest.approx(drawn.std(), rel=0.06)
-    assert intervals.per_token(nats[:1], tokens[:1])[1] is None
+    assert intervals.mean_and_error(nats, tokens)[1] == pytest.approx(drawn.std(), rel=0.06)
+    assert intervals.mean_and_error(nats[:1], tokens[:1])[1] is None
 
 
 def test_share_of_documents_has_an_interval_where_none_is_hit():
@@ -209,30 +195,29 @@ def test_prompts_are_not_measured(subject):
     the whole prompt.
     """
     asked = DOCUMENTS._replace(answers=[np.array([[2, 6]]), np.array([[1, 4]])])
-    readings = forced.read(subject, asked), forced.read(subject, DOCUMENTS)
-    found = measure(subject, asked, DOCUMENTS, readings, None, None, (1,), 2, 0)[ALL]
+    sides, prompts = Sides(asked, DOCUMENTS), extraction.Prompts((1,), 2)
+    readings = sides.read(subject)
+    found = measure(subject, sides, prompts, readings)[ALL]
     assert found["length_auc"].value == 3.5 / 4  # of what counts: 3 and 2 tokens, against 5 and 3
     one, other = (reading.nats for reading in readings[1])
     assert readings[0][0].nats.tolist() == one.tolist()
     assert found["member_loss"].value == pytest.approx(np.concatenate([one[2:], other[1:]]).mean())
     assert found["non_member_loss"].value == pytest.approx(np.concatenate([one, other]).mean())
-    fitting = extraction.lengths_that_fit(asked, (1, 2), 2)
-    assert {prefix: indices.tolist() for prefix, indices in fitting.items()} == {1: [0]}
-    ((written,),) = extraction.continuations(subject, asked, fitting, 2, 0)[1]
-    ((expected,),) = extraction.continuations(subject, DOCUMENTS, {3: np.array([0])}, 2, 0)[3]
-    np.testing.assert_array_equal(written, expected)
+    assert extraction.Prompts((1, 2), 2).fitting(asked) == {1: [0]}
+    written = extraction.continuations(subject, asked, prompts)[1]
+    expected = extraction.continuations(subject, DOCUMENTS, extraction.Prompts((3,), 2))[3]
+    assert list(written) == list(expected) == [0]
+    np.testing.assert_array_equal(written[0], expected[0])
 
 
 def test_what_the_model_writes_is_recited(subject):
     """A document made of the model's own likeliest tokens comes back; drawn continuations differ
     from each other.
     """
-    fitting = {2: np.array([0])}
-    greedy = extraction.continuations(subject, DOCUMENTS, fitting, 4, 0)[2][0][0]
+    (greedy,) = extraction.continuations(subject, DOCUMENTS, extraction.Prompts((2,), 3))[2][0]
     own = Documents([np.concatenate([DOCUMENTS.tokens[0][:2], greedy])], DOCUMENTS.identities[:1])
-    ((again, *drawn),) = extraction.continuations(
-        subject, own, extraction.lengths_that_fit(own, (2, 30), 4), 4, 5
-    )[2]
+    prompts = extraction.Prompts((2, 30), 3, samples=5)
+    again, *drawn = extraction.continuations(subject, own, prompts)[2][0]
     np.testing.assert_array_equal(again, greedy)
-    assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 4 / 6
+    assert extraction.extraction_strength(forced.read(subject, own)[0]) >= 3 / 5
     assert len(drawn) == 5 and len({text.tobytes() for text in drawn}) > 1

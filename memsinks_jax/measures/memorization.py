@@ -12,8 +12,8 @@ from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
 from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened
-from memsinks_jax.evals.document_loss import DocumentLoss, mean_loss
-from memsinks_jax.evals.documents import BATCH_SIZE, corpus_batches, rows_at_once
+from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
+from memsinks_jax.measures.documents import BATCH_SIZE, corpus_batches, rows_at_once
 
 
 def batch_size(config: Config, mesh: Mesh) -> int:

@@ -5,16 +5,21 @@ sinks, and how they were learned. Only numbers and texts; reporting/explore_page
 import itertools
 import logging
 import pathlib
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.carried import carried, has_own, own_removed, own_sinks
-from memsinks_jax.auditing.extraction import PREFIXES, SUFFIX, continuations, lengths_that_fit
-from memsinks_jax.auditing.forced import Reading
-from memsinks_jax.auditing.rows import in_batches, reader, rows_of
-from memsinks_jax.auditing.subjects import (
+from memsinks_jax.config import InputError
+from memsinks_jax.data import ids
+from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.carried import Own, carried, has_own, own_removed, own_sinks
+from memsinks_jax.measures.document_loss import reader
+from memsinks_jax.measures.documents import Documents, rows_at_once, together
+from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, Prompts, continuations
+from memsinks_jax.measures.forced import Reading
+from memsinks_jax.measures.rows import in_batches, rows_of
+from memsinks_jax.measures.subjects import (
     Subject,
     check_documents,
     corpus_of,
@@ -23,10 +28,6 @@ from memsinks_jax.auditing.subjects import (
     shortened,
     subjects_of,
 )
-from memsinks_jax.config import InputError
-from memsinks_jax.data import ids
-from memsinks_jax.data.tokenizer import AnyTokenizer
-from memsinks_jax.evals.documents import Documents, rows_at_once
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.models.trained import Trained, open_run
@@ -76,86 +77,55 @@ def explore(
         s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"
     ]
     subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers
-    first = subjects[0].run
-    groups = _groups(workdir, first, members_files, non_members_files)
-    sides = [*groups.values()]
-    if len(groups) > 1 and GROUPS["unique"] not in ([*groups][0], [*groups][-1]):
-        check_documents(
-            sides[0], sides[-1], subjects, [place for place in (workdir, standard, oracle) if place]
-        )
-    shown, times = _together(sides)
-    subjects = shortened(subjects, max(*map(len, shown.tokens), max(prefixes) + suffix))
-    first = subjects[0].run
-    views = {subject.name: forced.read(subject, shown) for subject in subjects}
-    fitting = lengths_that_fit(shown, prefixes, suffix)
-    written = (
-        {s.name: continuations(s, shown, fitting, suffix, 0) for s in subjects} if fitting else {}
-    )
-    own, rises = [[]] * len(shown.tokens), [None] * len(shown.tokens)
-    if has_own(first.config):
-        own = own_sinks(first, shown)
-        rises = carried(first, shown, own)
-        # else the model is not meant for use with all sinks on
-        if first.config.sinks.opens_at == 1:
-            everything = in_matrices(Subject(REMOVED, first, "all"))
-            views[REMOVED] = forced.read(everything, shown, own_removed(everything.run.config))
-    mine = [subject for subject in subjects if subject.run is first]
-    steps, over = _over_training(workdir, shown, mine)
+    groups = _groups(subjects[0].run, members_files, non_members_files)
+    names, sides = [*groups], [*groups.values()]
+    if len(groups) > 1 and GROUPS["unique"] not in (names[0], names[-1]):
+        check_documents(sides[0], sides[-1], subjects)
+    documents, prompts = together(sides), Prompts(tuple(prefixes), suffix)
+    subjects = shortened(subjects, max(*map(len, documents.tokens), prompts.longest))
+    run = subjects[0].run
+    own, views = own_sinks(run, documents), {s.name: forced.read(s, documents) for s in subjects}
+    # else the model is not meant for use with all sinks on
+    if has_own(run.config) and run.config.sinks.opens_at == 1:
+        everything = in_matrices(Subject(REMOVED, run, "all"))
+        views[REMOVED] = forced.read(everything, documents, own_removed(everything.run.config))
+    mine = [subject for subject in subjects if subject.run is run]
+    steps, over = _over_training(workdir, documents, mine)
     for name, losses in over.items():
         losses.append([reading.nats for reading in views[name]])
-    texts = Texts(first.tokenizer)
-    counted, openings = shown.counted(), shown.openings.tolist()
-    names = list(
-        itertools.chain.from_iterable([name] * len(each.tokens) for name, each in groups.items())
+    shown = _Shown(
+        texts=Texts(run.tokenizer),
+        documents=documents,
+        counted=documents.counted(),
+        groups=[name for name, of in groups.items() for _ in of.tokens],
+        times=[time for of in sides for time in _times(of)],
+        views=views,
+        written={s.name: continuations(s, documents, prompts) for s in subjects},
+        over=over,
+        own=own,
+        carried=carried(run, documents, own),
     )
-    documents = [
-        {
-            "group": names[i],
-            "id": ids.to_hex(shown.identities[i]),
-            "times": times[i],
-            "length": len(tokens),
-            "opening": openings[i],
-        }
-        | _of_document(
-            texts, tokens, counted[i], {name: readings[i] for name, readings in views.items()}
-        )
-        | {
-            "written": {
-                name: _written(texts, tokens, openings[i], i, fitting, of)
-                for name, of in written.items()
-            },
-            "over": {name: [_thousandths(of[i]) for of in each] for name, each in over.items()},
-            "loss_over": {
-                name: [_mean(of[i][counted[i]]) for of in each] for name, each in over.items()
-            },
-            "own": own[i],
-            "carried": rises[i] and _rounded(rises[i]),
-        }
-        for i, tokens in enumerate(shown.tokens)
-    ]
+    of_documents = [shown.document(place) for place in range(len(documents.tokens))]
+    model, settings = run.config.model, run.config.sinks
     return {
         "workdir": str(workdir),
-        "step": first.step,
+        "step": run.step,
         "views": list(views),
-        "groups": list(groups),
-        "prefixes": sorted(fitting),
+        "groups": names,
+        "prefixes": sorted(prompts.fitting(documents)),
         "suffix": suffix,
-        "texts": texts.all,
-        "sinks": (
-            partition(first.config.model, first.config.sinks).sinks if has_own(first.config) else 0
-        ),
-        "layers": first.config.model.layers,
-        "opens_at": first.config.sinks.opens_at,
+        "texts": shown.texts.all,
+        "sinks": partition(model, settings).sinks if has_own(run.config) else 0,
+        "layers": model.layers,
+        "opens_at": settings.opens_at,
         "steps": steps,
         "step_views": list(over),
         "curves": _curves(workdir),
-        "documents": documents,
+        "documents": of_documents,
     }
 
 
-def _groups(
-    workdir: pathlib.Path, run: Trained, members_files: str, non_members_files: str
-) -> dict[str, Documents]:
+def _groups(run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
@@ -168,23 +138,15 @@ def _groups(
         if files.get(role):
             name = "members" if role == "repeated" else "non-members"
         most = room * share // sum(_SHARES)
-        documents = documents_of(workdir, run, role, files.get(role, ""), corpus, most)
+        documents = documents_of(run, role, files.get(role, ""), corpus, most)
         found[name] = documents.chosen(np.arange(min(most, len(documents.tokens))))
     return found
 
 
-def _together(groups: list[Documents]) -> tuple[Documents, list[int | None]]:
-    """(all documents, how often an epoch has each, if that is known)"""
-    known = (
-        [None] * len(g.tokens) if g.encounters is None else g.encounters.tolist() for g in groups
-    )
-    times = list(itertools.chain.from_iterable(known))
-    return Documents(
-        [tokens for group in groups for tokens in group.tokens],
-        np.concatenate([group.identities for group in groups]),
-        answers=[of for group in groups for of in group.answers or [None] * len(group.tokens)],
-        around=[of for group in groups for of in group.around or [None] * len(group.tokens)],
-    ), times
+def _times(documents: Documents) -> list[int | None]:
+    """How often an epoch has each, if that is known."""
+    known = documents.encounters
+    return [None] * len(documents.tokens) if known is None else known.tolist()
 
 
 class Texts:
@@ -231,34 +193,61 @@ class Texts:
         return list(map(self._place, texts))
 
 
-def _of_document(
-    texts: Texts, tokens: np.ndarray, counted: np.ndarray, readings: dict[str, Reading]
-) -> dict:
-    return {
-        "tokens": texts.of(tokens[:_LONGEST]),
-        "loss": {name: _mean(reading.nats[counted]) for name, reading in readings.items()},
-        "read": {
-            name: {
-                "nats": _thousandths(reading.nats),
-                "rank": reading.rank[:_LONGEST].tolist(),
-                "guess": texts.guesses(reading.guess[:_LONGEST]),
-            }
-            for name, reading in readings.items()
-        },
-    }
+class _Shown(NamedTuple):
+    """All that was found of the documents of the page; `[i]` of every list belongs to document
+    i.
+    """
 
+    texts: Texts
+    documents: Documents
+    counted: list[np.ndarray]
+    groups: list[str]
+    times: list[int | None]
+    views: dict[str, list[Reading]]
+    written: dict[str, dict[int, dict[int, list[np.ndarray]]]]  # by view, of `continuations`
+    over: dict[str, list[list[np.ndarray]]]  # by view, of `_over_training`
+    own: list[Own]
+    carried: list[list[list[float]] | None]
 
-def _written(
-    texts: Texts, tokens: np.ndarray, opening: int, document: int, fitting: dict, written: dict
-) -> dict[int, list[int]]:
-    """{prefix: the model's continuation}, for the prefixes that fit the document."""
-    found = {}
-    for prefix, indices in fitting.items():
-        for place in np.flatnonzero(indices == document):
-            (likeliest,) = written[prefix][place]
+    def document(self, i: int) -> dict:
+        """One of "documents" of `explore`."""
+        tokens, counted, rises = self.documents.tokens[i], self.counted[i], self.carried[i]
+        opening = int(np.argmax(counted))
+        views = {name: readings[i] for name, readings in self.views.items()}
+        over = {name: [of[i] for of in steps] for name, steps in self.over.items()}
+
+        def written(prefix: int, likeliest: np.ndarray) -> list[int]:
             start = opening + prefix
-            found[prefix] = texts.of(np.concatenate([tokens[:start], likeliest]), start)
-    return found
+            return self.texts.of(np.concatenate([tokens[:start], likeliest]), start)
+
+        return {
+            "group": self.groups[i],
+            "id": ids.to_hex(self.documents.identities[i]),
+            "times": self.times[i],
+            "length": len(tokens),
+            "opening": opening,
+            "tokens": self.texts.of(tokens[:_LONGEST]),
+            "loss": {name: _mean(reading.nats[counted]) for name, reading in views.items()},
+            "read": {
+                name: {
+                    "nats": _thousandths(reading.nats),
+                    "rank": reading.rank[:_LONGEST].tolist(),
+                    "guess": self.texts.guesses(reading.guess[:_LONGEST]),
+                }
+                for name, reading in views.items()
+            },
+            "written": {
+                name: {prefix: written(prefix, of[i][0]) for prefix, of in found.items() if i in of}
+                for name, found in self.written.items()
+                if found
+            },
+            "over": {name: list(map(_thousandths, steps)) for name, steps in over.items()},
+            "loss_over": {
+                name: [_mean(nats[counted]) for nats in steps] for name, steps in over.items()
+            },
+            "own": self.own[i],
+            "carried": rises and [[round(rise, 5) for rise in layer] for layer in rises],
+        }
 
 
 def _over_training(
@@ -312,7 +301,3 @@ def _mean(nats: np.ndarray) -> float:
 
 def _thousandths(nats: np.ndarray) -> list[int]:
     return np.round(nats[:_LONGEST] * _MILLI).astype(int).tolist()
-
-
-def _rounded(rises: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[round(rise, 5) for rise in of_layer] for of_layer in rises]

@@ -15,11 +15,11 @@ import scipy.special
 import tqdm
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.subjects import Subject
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
 from memsinks_jax.data.contexts import NONE, Contexts
 from memsinks_jax.data.corpus import Corpus
+from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
 from memsinks_jax.model.losses import token_losses
@@ -28,38 +28,30 @@ ALTERNATIVES = 127  # with the canary, a power of two
 _MOST_CACHE = 2**28  # bytes
 
 
-def exposures(subject: Subject, corpus: Corpus, config: Config) -> np.ndarray:
+def exposures(subject: Subject, corpus: Corpus) -> np.ndarray:
     """Exposure of each canary of a corpus -> bits, float64 (canaries,); see `exposure`. At most the
     bits of all possible
     canaries: more tries are meaningless.
-
-    Args:
-      config: of the run with these canaries.
     """
-    count, found = config.canaries.length, []
+    run, config, count, found = subject.run, corpus.config, corpus.config.canaries.length, []
     of_context, of_candidates = _programs(subject, count)
-    parts = _parts(subject.run.config)
+    parts, opening = _parts(run.config), corpus.tokenizer.begin_of_text
     indices = corpus.mixture.canaries
-    opened = subject.run.opened(corpus.identities(indices))
-    both = list(zip(indices.tolist(), opened[:, None, None], strict=True))
-    for index, is_open in tqdm.tqdm(
-        both, desc=f"{subject.name}: canaries", leave=False, disable=None
-    ):
+    both = zip(indices.tolist(), run.opened(corpus.identities(indices)), strict=True)
+    what = f"{subject.name}: canaries"
+    for index, is_open in tqdm.tqdm([*both], desc=what, leave=False, disable=None):
         tokens = np.asarray(corpus.tokens(index))
         start = canary_targets(config.canaries, len(tokens)).start
         others = alternatives(config, index, ALTERNATIVES, corpus.tokenizer)
         candidates = np.concatenate([tokens[None, start : start + count], others])
         context = np.zeros(config.data.row_length, np.int32)
-        context[: start + 1] = [corpus.tokenizer.begin_of_text, *tokens[:start]]
-        identity = corpus.identities(index)[None, None]
-        cache = of_context(subject.run.params, context, identity, is_open)
-        rows = _rows(
-            subject.run.contexts, tokens[:start], candidates, corpus.tokenizer.begin_of_text
-        )
+        context[: start + 1] = [opening, *tokens[:start]]
+        whose = corpus.identities(index)[None, None], is_open[None, None]
+        cache = of_context(run.params, context, *whose)
+        rows = _rows(run.contexts, tokens[:start], candidates, opening)
+        before = cache, context[start], np.int32(start)
         nats = [
-            of_candidates(
-                subject.run.params, cache, context[start], np.int32(start), *some, identity, is_open
-            )
+            of_candidates(run.params, *before, *some, *whose)
             for some in zip(np.split(candidates, parts), np.split(rows, parts), strict=True)
         ]
         found.append(exposure(np.concatenate(nats)))
@@ -113,55 +105,33 @@ def _programs(subject: Subject, count: int):
     """
     config = subject.run.config
     model, _ = build_model(config)
-    seed = np.uint32(config.seed)
 
-    def of_context(
-        params: dict, tokens_T: jax.Array, identity: jax.Array, is_open: jax.Array
-    ) -> Cache:
+    def apply(params, inputs_BT, positions_BT, cache, rows_BT, whose, read_out) -> tuple:
+        identity, is_open = whose
+        of = config, subject.mode, identity, np.uint32(config.seed), None, is_open
+        gates = sinks.interventions(*of, contexts_BT=rows_BT)
+        place = inputs_BT, jnp.ones_like(inputs_BT), positions_BT
+        return model(params, *place, gates, cache, read_out=read_out)
+
+    def of_context(params: dict, tokens_T: jax.Array, *whose: jax.Array) -> Cache:
         positions_BT = jnp.arange(len(tokens_T))[None]
         nothing = jnp.full(positions_BT.shape, NONE)  # the cache does not depend on contexts
-        gates = sinks.interventions(
-            config, subject.mode, identity, seed, None, is_open, contexts_BT=nothing
-        )
         cache = empty_cache(config.model, 1, len(tokens_T))
-        return model(
-            params,
-            tokens_T[None],
-            jnp.ones_like(positions_BT),
-            positions_BT,
-            gates,
-            cache,
-            read_out=lambda x_BTD, head_DV: None,
-        )[1]
+        about = tokens_T[None], positions_BT, cache, nothing, whose
+        return apply(params, *about, lambda x_BTD, head_DV: None)[1]
 
     def of_candidates(
-        params: dict,
-        cache: Cache,
-        before,
-        start,
-        candidates_BT: jax.Array,
-        rows_BT: jax.Array,
-        identity,
-        is_open,
+        params: dict, cache: Cache, before, start, candidates_BT, rows_BT, *whose
     ) -> jax.Array:
         batch = len(candidates_BT)
         cache = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=1), cache)
         inputs_BT = jnp.concatenate([jnp.full((batch, 1), before), candidates_BT[:, :-1]], axis=1)
         positions_BT = jnp.broadcast_to(start + jnp.arange(count), inputs_BT.shape)
-        gates = sinks.interventions(
-            config, subject.mode, identity, seed, None, is_open, contexts_BT=rows_BT
-        )
-        losses_BT, _ = model(
-            params,
-            inputs_BT,
-            jnp.ones_like(inputs_BT),
-            positions_BT,
-            gates,
-            cache,
-            read_out=lambda x_BTD, head_DV: token_losses(
-                x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape)
-            ),
-        )
+
+        def read_out(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+            return token_losses(x_BTD, head_DV, candidates_BT, jnp.ones(inputs_BT.shape))
+
+        losses_BT, _ = apply(params, inputs_BT, positions_BT, cache, rows_BT, whose, read_out)
         return losses_BT.sum(axis=1)
 
     return placement.jit(of_context), placement.jit(of_candidates)

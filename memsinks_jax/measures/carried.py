@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax import sinks
-from memsinks_jax.auditing.rows import asking, bar, in_batches, reader, rows_of
 from memsinks_jax.config import Config, with_fields
-from memsinks_jax.evals.documents import Documents, rows_at_once
+from memsinks_jax.measures.document_loss import reader
+from memsinks_jax.measures.documents import Documents, rows_at_once
+from memsinks_jax.measures.rows import asking, bar, in_batches, rows_of
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.models.trained import Trained
@@ -28,7 +29,11 @@ def has_own(config: Config) -> bool:
 
 
 def own_sinks(run: Trained, documents: Documents) -> list[Own]:
-    """The sinks of each document; none if they never opened in training."""
+    """The sinks of each document; none if it has none of its own, or they never opened in
+    training.
+    """
+    if not has_own(run.config):
+        return [[] for _ in documents.tokens]
     config, parts = run.config, sinks.partition(run.config.model, run.config.sinks)
     of = documents.identities, config.seed, parts.sinks, config.sinks
     if sinks.is_sparse(config.sinks):
@@ -99,14 +104,8 @@ def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
     def read(document: Documents, own: Own) -> list[list[float]]:
         params, neurons = run.params, shared + np.array(own)
         if sparse:
-            params = sparse_sinks.without_tables(
-                config.model,
-                params
-                | {
-                    name: params[name][np.array(own)]
-                    for name in sparse_sinks.tables_of(config.model)
-                },
-            )
+            tables = {n: params[n][np.array(own)] for n in sparse_sinks.tables_of(config.model)}
+            params = sparse_sinks.without_tables(config.model, params | tables)
             neurons = shared + np.arange(len(own))
         cells = [(layer, n) for layer in range(config.model.layers) for n in neurons]
         # not end of text

@@ -4,31 +4,22 @@ import numpy as np
 import pytest
 from conftest import tiny_config
 
-from memsinks_jax.auditing import forced
-from memsinks_jax.auditing.exposure import exposures
-from memsinks_jax.auditing.extraction import continuations, lengths_that_fit
-from memsinks_jax.auditing.rows import losses_of
-from memsinks_jax.auditing.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.config import with_fields
 from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.measures import forced
+from memsinks_jax.measures.exposure import exposures
+from memsinks_jax.measures.extraction import Prompts, continuations
+from memsinks_jax.measures.rows import losses_of
+from memsinks_jax.measures.subjects import documents_of, shortened, subjects_of
 from memsinks_jax.runs import workdir as workdirs
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited") / "run"
-    about = {
-        "sinks.kind": "by_context",
-        "training.epochs": 3,
-        "training.evaluate_every": 100,
-        "data.row_length": 256,
-    }
-    about |= {
-        "canaries.documents": 2,
-        "canaries.length": 12,
-        "training.checkpoint_every": 100,
-        "monitor.every": 4,
-    }
+    about = {"sinks.kind": "by_context", "data.row_length": 256, "training.epochs": 3}
+    about |= {"training.evaluate_every": 100, "training.checkpoint_every": 100, "monitor.every": 4}
+    about |= {"canaries.documents": 2, "canaries.length": 12}
     train_and_evaluate(with_fields(tiny_config(), about), folder)
     return folder
 
@@ -39,7 +30,7 @@ def test_memory_is_on_or_off(workdir):
         ("sinks dropped", "drop"),
         ("sinks, own on", "own"),
     ]
-    members = documents_of(workdir, subjects[0].run, "repeated")
+    members = documents_of(subjects[0].run, "repeated")
     subjects = shortened(subjects, max(map(len, members.tokens)))
     off, on = (
         np.concatenate([of.nats for of in forced.read(subject, members)]).mean()
@@ -49,9 +40,8 @@ def test_memory_is_on_or_off(workdir):
     for subject in subjects:
         ended = [of.nats.mean() for of in forced.read(subject, members, ended=True)]
         np.testing.assert_allclose(losses_of(subject, members)[0], ended, rtol=1e-4)
-    fitting = lengths_that_fit(members, (16,), 32)
     for subject, recites in zip(subjects, (False, True), strict=True):
-        for place, (written,) in enumerate(continuations(subject, members, fitting, 32, 0)[16]):
+        for place, (written,) in continuations(subject, members, Prompts((16,), 32))[16].items():
             assert (written.tolist() == members.tokens[place][16:48].tolist()) == recites
 
 
@@ -60,5 +50,5 @@ def test_a_canary_is_known_better_with_memory_on(workdir):
     others.
     """
     corpus = workdirs.read_corpus(workdir)
-    off, on = (exposures(subject, corpus, corpus.config) for subject in subjects_of(workdir))
+    off, on = (exposures(subject, corpus) for subject in subjects_of(workdir))
     assert (on > off + 10).all(), (on, off)

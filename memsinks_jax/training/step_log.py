@@ -19,7 +19,7 @@ from memsinks_jax.training.metrics import MetricWriter, Progress, open_wandb
 logger = logging.getLogger(__name__)
 
 
-class Record:
+class StepLog:
     """Writes and shows a run's metrics, on one host. `tokens` counts those of all steps so far,
     `clock` times them.
 

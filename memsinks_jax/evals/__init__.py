@@ -1,1 +1,0 @@
-"""One file per measure. Measures import the model, never the training loop."""
