@@ -143,7 +143,7 @@ def test_a_run_is_not_opened_without_the_hashes_of_its_documents(tmp_path):
     (tmp_path / "run" / "data.json").unlink()
     with input_error("run/data.json cannot be read .*; put a copy"):
         evaluate(tmp_path / "run", "drop")
-    (tmp_path / "run" / "data.json").write_bytes(before[tmp_path / "run" / "data.json"])
+    (tmp_path / "run" / "data.json").write_bytes(before["data.json"])
     assert evaluate(tmp_path / "run", "drop")["documents"]
 
 
