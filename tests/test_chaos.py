@@ -32,6 +32,7 @@ FIELDS = """training.checkpoint_every=3 training.evaluate_every=7 model.layers=1
 monitor.every=5 monitor.seen_over=3 monitor.counters=1024"""
 FLAGS = f"--config={ROOT}/configs/smoke.py", *map("--config.{}".format, FIELDS.split())
 FLAGS += (f"--config.training.steps={STEPS}",)
+CONTEXT = "--config.sinks.kind=by_context"
 
 
 def start(workdir, *flags, devices=1):
@@ -92,20 +93,19 @@ def assert_same(workdir, undisturbed):
     assert jax.tree.all(jax.tree.map(np.array_equal, state, expected_state))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    finish(workdir)
+def undisturbed(folder, *flags):
+    """The outcome of a run, and its seconds."""
+    finish(folder / "run", *flags)
     begin = time.monotonic()
-    finish(workdir.parent / "again")  # with every program compiled
-    return outcome(workdir), time.monotonic() - begin
+    finish(folder / "again", *flags)  # with every program compiled
+    return outcome(folder / "run"), time.monotonic() - begin
 
 
-def test_killed_at_random_moments(undisturbed, tmp_path):
+def test_killed_at_random_moments(tmp_path):
     """A run that is done makes room for a new one, until 50 kills have hit; each ends bit for bit
     like the undisturbed.
     """
-    expected, seconds = undisturbed
+    expected, seconds = undisturbed(tmp_path)
     dice, kills, runs, hit = random.Random(0), 0, 0, set()
     while kills < KILLS:
         workdir = tmp_path / f"run{runs}"
@@ -132,16 +132,16 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
     print(f"{kills} kills over {runs} runs, {sorted(hit)}")
 
 
-def test_stopped_at_random_moments(undisturbed, tmp_path):
+def test_stopped_at_random_moments(tmp_path):
     """SIGTERM: exit 75 within 10 seconds, every finished step saved, and a second SIGTERM in the
-    save does no harm.
+    save does no harm. With memory by context.
     """
-    expected, seconds = undisturbed
+    expected, seconds = undisturbed(tmp_path, CONTEXT)
     dice, stops, runs, slowest = random.Random(1), 0, 0, 0.0
     while stops < TERMS:
         workdir = tmp_path / f"run{runs}"
         while True:
-            process = start(workdir)
+            process = start(workdir, CONTEXT)
             try:
                 code = process.wait(dice.uniform(0.1, 1.1) * seconds)
             except subprocess.TimeoutExpired:
