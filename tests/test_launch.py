@@ -79,7 +79,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         # Not the tales: they are near-duplicates of each other, of which none could be held out.
         drawn = [stories.story(3, number).text for number in range(200)]
         file.write(
-            "".join(json.dumps({"text": text, "domain": "tales"}) + "\n" for text in drawn).encode()
+            "".join(
+                json.dumps({"text": text, "domain": "tales"}) + "\n" for text in 2 * drawn
+            ).encode()
         )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
     write_lines(clone / "measured.jsonl", ({"text": text} for text in pieces))

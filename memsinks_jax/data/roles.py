@@ -1,5 +1,5 @@
-"""Draws the roles of documents, for units that share one role: single documents, clusters of
-near-duplicates, groups.
+"""Draws which documents are held out, repeated or read once, for units that share one role: single
+documents, clusters of near-duplicates, groups.
 """
 
 import functools

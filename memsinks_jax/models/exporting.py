@@ -1,6 +1,4 @@
-"""Writes a trained model as a Hugging Face folder: its sinks cut out of the weights, or with
-them.
-"""
+"""Decides which sinks an exported model keeps. folder.py cuts the others out of the weights."""
 
 import json
 import logging
