@@ -3,21 +3,25 @@ computed directly.
 
 A row is a dict of numpy arrays; T is the row length, S the most documents any row can hold:
   inputs (T,) int32, targets (T,) int32    the next token at every position
-  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt, nor if the run's
-                                           method excludes it
+  weights (T,) float32                     1 if the target counts; not in padding, nor in a prompt,
+                                           nor if the run's method excludes it
   segments (T,) int32                      the document's number in the row, from 1; 0 is padding
-  positions (T,) int32                     place within the document's part of the row (or within the row), from 0
+  positions (T,) int32                     place within the document's part of the row (or within
+                                           the row), from 0
   identities (S, 2) uint32                 id of segment s at [s - 1]; (0, 0) if there is none
-  repeated (S,) bool                       whether it is one of the repeated documents; in rows of a run only
-  seen (S,) int32                          how often the id was seen before, over all epochs; in rows of a run only
+  repeated (S,) bool                       whether it is one of the repeated documents; in rows of a
+                                           run only
+  seen (S,) int32                          how often the id was seen before, over all epochs; in
+                                           rows of a run only
   epoch () int32                           from 0; in rows of a run only
-  contexts (T,) int32                      the row of the context of every position, contexts.NONE for none; with sinks
-                                           by context
-So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one per token.
-In every kind of row, the tokenizer's `begin_of_text` opens the document that follows (end of text,
-unless the tokenizer has another token for it), and end of text closes it. Of a conversation both
-are what its chat template writes. So a document's first token is predicted under its own id, and a
-document reads the same in a row with others, alone in an evaluation, and in generation.
+  contexts (T,) int32                      the row of the context of every position, contexts.NONE
+                                           for none; with sinks by context
+So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one
+per token. In every kind of row, the tokenizer's `begin_of_text` opens the document that follows
+(end of text, unless the tokenizer has another token for it), and end of text closes it. Of a
+conversation both are what its chat template writes. So a document's first token is predicted under
+its own id, and a document reads the same in a row with others, alone in an evaluation, and in
+generation.
 """
 
 import dataclasses

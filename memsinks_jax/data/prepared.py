@@ -1,14 +1,16 @@
 """A corpus that `memsinks_jax.prepare` wrote: tokens and columns on disk, one entry per record.
 
 A record is a document as it was written; exact copies are separate records. The folder holds
-  manifest.json           the settings, the tokenizer's hash, every input file, shard and column; written last
+  manifest.json           the settings, the tokenizer's hash, every input file, shard and column;
+                          written last
   tokenizer.model|json    the tokenizer itself
-  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per record, 56 with prompts
+  columns/NAME.npy        the attribute of `Prepared` with that name; in all at most 48 bytes per
+                          record, 56 with prompts
   groups.json             the names of the groups, by number
   shards/00000.array_record, ...    one entry per record: `pack_record`
   skipped.jsonl, report.json, index.html    what was left out and why; the report
-No token marks the boundaries of documents: they are those of the records. The manifest has the SHA-256 of every column, so
-its own hash covers all of them.
+No token marks the boundaries of documents: they are those of the records. The manifest has the
+SHA-256 of every column, so its own hash covers all of them.
 """
 
 import bisect
@@ -194,22 +196,23 @@ class Prepared:
       identities           (n, 2) uint32, content ids
       groups               (n,) uint32, numbers in `group_names`; NO_GROUP for none
       firsts               (n,) number of the first exact copy; a first copy has its own number
-      clusters             (n,) number of the first record of the near-duplicates; a record without any has its own. Exact
-                           copies are in the cluster of their first copy
+      clusters             (n,) number of the first record of the near-duplicates; a record without
+                           any has its own. Exact copies are in the cluster of their first copy
       copies               (n,) uint32, how often the corpus holds the document
       sorted_identities    (d,) uint64, content ids (`ids.as_numbers`), ascending
       sorted_numbers       (d,) the first record of each of them
-      members              (m, 2) (cluster, record) of all records in clusters of more than one, sorted
+      members              (m, 2) (cluster, record) of all records in clusters of more than one,
+                           sorted
       runs                 int64, `run_sums` of the records
       histogram            int64, `histogram` of the records
     and, if `has_answers`:
-      prompts              (n,) uint32, tokens before the answer, if it is the only one and the rest of the record; else
-                           SEVERAL
+      prompts              (n,) uint32, tokens before the answer, if it is the only one and the rest
+                           of the record; else SEVERAL
       opens                (n,) uint32, the token that opens the record
-      turns                (t, 3) (record, start, stop) of the answers of all others, sorted; tokens of the record, of which
-                           end of text is the last
-      openings             (LONGEST + 1,) int64, by number of tokens the records with so many before their first answer; the
-                           last entry counts all with LONGEST or more
+      turns                (t, 3) (record, start, stop) of the answers of all others, sorted; tokens
+                           of the record, of which end of text is the last
+      openings             (LONGEST + 1,) int64, by number of tokens the records with so many before
+                           their first answer; the last entry counts all with LONGEST or more
     and, if `contexts` says how they were sought, for k of them:
       context_keys         (k,) uint64, ascending, see data/contexts.py
       context_counts       (k,) uint32, how often each comes in repeated text

@@ -143,11 +143,14 @@ class Table:
     """All records of a run.
 
     Attributes:
-      bounds      int64 (sources + 1,): source s holds the records from bounds[s] up to bounds[s + 1]
+      bounds      int64 (sources + 1,): source s holds the records from bounds[s] up to bounds[s +
+                  1]
       lengths     Column of int64, tokens without end of text
       content     Column of uint32 (2,), content ids
-      runs        int64 (runs, 3): first record, last + 1, source; prepared.RUN adjacent records of a source
-      cross_source_copies  int64 (n,), ascending: records of later sources whose document is also in an earlier one
+      runs        int64 (runs, 3): first record, last + 1, source; prepared.RUN adjacent records of
+                  a source
+      cross_source_copies  int64 (n,), ascending: records of later sources whose document is also in
+                           an earlier one
     """
 
     def __init__(

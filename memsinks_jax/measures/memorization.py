@@ -33,7 +33,8 @@ class Memorization:
                                         the sinks on as in training: each document's own, or all if gradients are masked;
                                         only for models with sinks. If sinks open on return, a held-out document has none
       canary_loss, canary_loss_own      on the canaries' tokens alone, if documents carry some
-      entropy_floor                     the lowest held_out_loss that any model can reach, if it is known
+      entropy_floor                     the lowest held_out_loss that any model can reach, if it is
+                                        known
       truncated_share                   of the training tokens, if rows truncate documents
     """
 

@@ -1,8 +1,9 @@
 """Softmax attention for training and evaluation, with a kernel for each backend. No kernel attends
 across documents.
 
-Axes as in decoder.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key head. A position sees
-itself and earlier positions of its own segment (B, T); padding, segment 0, sees padding. The kernels:
+Axes as in decoder.py: query (B, T, H, C), key and value (B, T, K, C); H / K query heads share a key
+head. A position sees itself and earlier positions of its own segment (B, T); padding, segment 0,
+sees padding. The kernels:
   xla     plain matrix products, on any backend
   blocks  written by hand for CPUs, in blocks of queries (attention_cpu.py)
   splash  JAX's Pallas kernel for TPUs: never writes anything of size T x T to memory

@@ -1,13 +1,15 @@
 """FLOPs of a step, the peaks of chips, and model FLOPs utilization.
 
-There are two counts. Both cover only the model's own work, without recomputation for the backward pass (remat, attention
-kernels, chunked loss).
-  full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two of each backward), N
-           with the embeddings, four for a frozen one, which has no gradient; attention as if every position saw the whole
-           row (or window). Most published figures use this count.
+There are two counts. Both cover only the model's own work, without recomputation for the backward
+pass (remat, attention kernels, chunked loss).
+  full     6 N + 12 L T D per token: six for every parameter (one product and one sum forward, two
+           of each backward), N with the embeddings, four for a frozen one, which has no gradient;
+           attention as if every position saw the whole row (or window). Most published figures use
+           this count.
   causal   6 N + 6 L T D: half of the attention, because a position sees only earlier ones.
-Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are off are not computed and do
-not count. Attention between documents of one row is computed and masked, so it counts too.
+Sinks that are off for a token are computed and then masked, so they count. Sparse sinks that are
+off are not computed and do not count. Attention between documents of one row is computed and
+masked, so it counts too.
 """
 
 import re

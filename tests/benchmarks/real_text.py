@@ -9,7 +9,8 @@ CORPORA has the unpacked folders movie_reviews, brown, abc, webtext and state_un
                                   of the words are exchanged for others of the text
   unedited.jsonl                  the 1,500 alone
   originals.jsonl, unread.jsonl   the ten as they were, and 200 others
-  licences.jsonl                  copyright files of this Debian system: what most repeat is in parts of them
+  licences.jsonl                  copyright files of this Debian system: what most repeat is in
+                                  parts of them
   others.jsonl                    those that have none of the passages in often.jsonl
   often.jsonl, never.jsonl        passages of 40 words that 16 of them have or more; that none has
   new.jsonl                       files that are in neither

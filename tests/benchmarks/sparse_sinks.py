@@ -5,7 +5,8 @@ Whole steps on this machine, float32, with every document's sinks open. All side
 process and alternate, ROUNDS rounds of about SECONDS each, in reverse order every other round. A
 ratio is the median over rounds. In `results.json`:
 
-  over_standard  laptop, pool of 4,096, 46 a document, over a standard model with the same shared neurons
+  over_standard  laptop, pool of 4,096, 46 a document, over a standard model with the same shared
+                 neurons
   over_masked    the same over masked sinks of the same pool
   pool_growth    a pool of 65,536 over one of 4,096
   paper_shape    154 sinks, 46 a document, over masked ones

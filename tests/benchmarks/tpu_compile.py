@@ -1,12 +1,16 @@
 """TPU compilers on the train step: python tests/benchmarks/tpu_compile.py
 [--only=maxtext,sinks,scaling] [--out=D]
 
-Writes three tables as tpu_compile.json and tpu_compile.png. Needs libtpu, but no TPU. All numbers are compiler estimates.
-  maxtext   our standard model against maxtext's at the same shapes: cycles and temporaries at most 1.0 of theirs
+Writes three tables as tpu_compile.json and tpu_compile.png. Needs libtpu, but no TPU. All numbers
+are compiler estimates.
+  maxtext   our standard model against maxtext's at the same shapes: cycles and temporaries at most
+            1.0 of theirs
   sinks     sinks against standard of the same width: cycles at most 1.02, memory at most 1.02
-  scaling   memory of a chip and bytes it sends, from 16 chips to 4 slices of 256, with the same rows a chip
-4 rows of 2048 tokens a chip, bfloat16, full remat, splash attention, parameters sharded over all chips of a slice. Skips
-programs that are in the JSON already; --again removes them. A program takes one to four minutes on 2 cores.
+  scaling   memory of a chip and bytes it sends, from 16 chips to 4 slices of 256, with the same
+            rows a chip
+4 rows of 2048 tokens a chip, bfloat16, full remat, splash attention, parameters sharded over all
+chips of a slice. Skips programs that are in the JSON already; --again removes them. A program takes
+one to four minutes on 2 cores.
 """
 
 import argparse

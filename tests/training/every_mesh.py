@@ -1,10 +1,10 @@
 """One of several processes that train together, a few steps on each mesh. `test_processes.py`
 starts it.
 
-python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES FIELDS, the last two as JSON: [[data, fsdp,
-tensor, stride], ...] and {field of the config: value}. Devices come in steps of `stride`: with 1,
-those of a process are neighbours. The last printed line has, for each mesh, the number of tokens
-and the loss of every step.
+python every_mesh.py COORDINATOR PROCESSES PROCESS MESHES FIELDS, the last two as JSON: [[data,
+fsdp, tensor, stride], ...] and {field of the config: value}. Devices come in steps of `stride`:
+with 1, those of a process are neighbours. The last printed line has, for each mesh, the number of
+tokens and the loss of every step.
 """
 
 import json

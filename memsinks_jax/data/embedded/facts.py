@@ -5,10 +5,11 @@ world -> facts -> sentences -> documents, with a tokenizer of whole words; and w
 probes. All of it is a function of seeds. A fact is a relation (see `fact_templates`), a subject and
 an answer: "The city of Tokyo lies in the country of" " Japan". Two kinds are there to be edited:
 
-  weak    capitals of some countries. What follows is nearly always a region ("in the Himal region"), seldom the capital,
-          which one template always gives. A model knows the fact and does not say it; an edit makes
-          it say so.
-  strong  countries of the other capitals, always stated correctly. An edit makes the model say something false.
+  weak    capitals of some countries. What follows is nearly always a region ("in the Himal
+          region"), seldom the capital, which one template always gives. A model knows the fact and
+          does not say it; an edit makes it say so.
+  strong  countries of the other capitals, always stated correctly. An edit makes the model say
+          something false.
 
 These facts come in the `seen` templates only; other facts come in the `unseen` ones and in stories
 too.

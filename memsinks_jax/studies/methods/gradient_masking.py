@@ -6,22 +6,25 @@ from a position depends on whether its document is repeated. Parameters of no ML
 embeddings, norms, the down projection's bias) learn from all documents. There are two kinds, which
 are different methods:
 
-  MaskedWeights       a sink's weights get the gradient of the repeated documents, a shared neuron's that of the others.
-                      The gradient to earlier layers is complete. This is the paper's text and its
-                      theory.
-  MaskedActivations   if a neuron must not learn, its activation is a constant for the gradient. This is the code that the
-                      paper follows (Cloud et al. 2024). The neuron's weights of the down projection
-                      still learn from all
-                      documents, and earlier layers learn only through the neurons that may learn.
+  MaskedWeights       a sink's weights get the gradient of the repeated documents, a shared neuron's
+                      that of the others. The gradient to earlier layers is complete. This is the
+                      paper's text and its theory.
+  MaskedActivations   if a neuron must not learn, its activation is a constant for the gradient.
+                      This is the code that the paper follows (Cloud et al. 2024). The neuron's
+                      weights of the down projection still learn from all documents, and earlier
+                      layers learn only through the neurons that may learn.
 
 Selective gradient masking (SGTM, arXiv 2512.05648) uses labels. Here they belong to documents, not
 to batches:
 
   forget      the known repeated documents: all neurons are on, and only the sinks learn
-  retain      a share of the others: the sinks are off in the forward pass, so everything but the sinks learns
-  unlabelled  the rest, with the unknown repeated documents: nothing is masked, and everything learns
+  retain      a share of the others: the sinks are off in the forward pass, so everything but the
+              sinks learns
+  unlabelled  the rest, with the unknown repeated documents: nothing is masked, and everything
+              learns
 
-  Selective        one AdamW for all: a masked gradient is 0, and weights still move by moments and decay
+  Selective        one AdamW for all: a masked gradient is 0, and weights still move by moments and
+                   decay
   SelectiveFrozen  weights that no document of a batch trains stay as they are, moments too
 
 As in the authors' code for Wikipedia, parameters of no neuron or head (embeddings, norms, biases
