@@ -297,7 +297,9 @@ class ContextsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A decoder. What its family decides is in families.py: norms, activation, kind of positions."""
+    """A decoder. What its family decides is in families.py: norms, activation, kind of
+    positions.
+    """
 
     family: str = choice(
         "gpt2",

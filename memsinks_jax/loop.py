@@ -447,7 +447,9 @@ def _monitor(
 
 
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
-    """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or "" (none)."""
+    """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or ""
+    (none).
+    """
     if not config.data.held_out_documents and not config.data.repeated_documents:
         return ""
     if step % config.training.evaluate_every == 0 or step == steps:

@@ -109,7 +109,8 @@ def rows_of(outcome: Estimate) -> dict[str, str]:
         "this is a": LABEL,
         "chips": f"{outcome.chips} x {outcome.chip}, mesh "
         f"{', '.join(f'{axis} {size}' for axis, size in outcome.mesh.items())}",
-        "memory a chip": f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB ({kinds})",
+        "memory a chip": f"{outcome.hbm_gib_per_chip:.2f} of {outcome.hbm_limit_gib:.2f} GiB "
+        f"({kinds})",
         "while evaluating": f"{outcome.evaluation_hbm_gib_per_chip:.2f} GiB",
         "FLOPs a step": f"{outcome.flops_per_step:.3g} ({outcome.flops_per_step_causal:.3g} with "
         "causal attention halved)",
@@ -137,7 +138,8 @@ def rows_of(outcome: Estimate) -> dict[str, str]:
             f"{outcome.predicted_step_ms:.1f} ms at best, {speed:,.0f} tokens/s a chip"
         )
         rows["predicted MFU"] = (
-            f"{outcome.predicted_mfu:.1%} ({outcome.predicted_mfu_causal:.1%} with causal attention "
+            f"{outcome.predicted_mfu:.1%} ({outcome.predicted_mfu_causal:.1%} with causal "
+            "attention "
             "halved), at best"
         )
     rows["measured so far"] = MEASURED

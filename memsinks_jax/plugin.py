@@ -105,6 +105,8 @@ def _named(name: str, text: str) -> tuple[type, object] | None:
 
 
 def counted(config: Config) -> Callable | None:
-    """Which tokens of a document count in the loss, `Method.counted` with its settings; None: all."""
+    """Which tokens of a document count in the loss, `Method.counted` with its settings; None:
+    all.
+    """
     found = method_class(config)
     return found and found[0].counted and functools.partial(found[0].counted, found[1])

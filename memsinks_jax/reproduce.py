@@ -129,7 +129,9 @@ def jobs_of(
 def reproduce(
     name: str, asked: FigureOptions, out: pathlib.Path, jobs: list[Job], command: str
 ) -> dict:
-    """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all` does."""
+    """Trains, measures, draws, writes -> the content of results.json. Raises as `train_all`
+    does.
+    """
     figure = (FIGURES | STUDIES)[name]
     about = {"figure": name, "preset": asked.preset, "seeds": asked.seeds, "command": command}
     if figure.make:

@@ -20,9 +20,10 @@ import numpy as np
 from memsinks_jax.config import Config, InputError, ModelConfig, SinksConfig
 
 # How sinks are set when a model is used:
-#   own    the document's own sinks are on, as in training       drop   every sink is off (the paper's measure)
-#          (none for a document that never came back)
-#   all    every sink is on                                      other  sinks of another, random id: an attack's probe
+#   own    the document's own sinks are on, as in training (none for one that never came back)
+#   drop   every sink is off (the paper's measure)
+#   all    every sink is on
+#   other  sinks of another, random id: an attack's probe
 MODES = ("own", "drop", "all", "other")
 
 # Salts of the key: draws for one purpose are independent of the others.
@@ -116,7 +117,9 @@ def share_on(sinks: SinksConfig, count: int) -> float:
 
 
 def number_on(sinks: SinksConfig, count: int) -> int:
-    """How many of an MLP's `count` sinks are on for a document, if all documents have equally many."""
+    """How many of an MLP's `count` sinks are on for a document, if all documents have equally
+    many.
+    """
     return sinks.active or max(round(sinks.active_fraction * count), 1)
 
 

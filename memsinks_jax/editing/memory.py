@@ -1,6 +1,7 @@
 """Memories as an intervention: add a value to activations near a key, and nowhere else.
 
-    new = a + sum over m of f(x_m) delta_m,   f(x) = exp(-|x / b|^(2 h)),   x_m the distance of a from key m
+    new = a + sum over m of f(x_m) delta_m,   f(x) = exp(-|x / b|^(2 h)),
+    x_m the distance of a from key m
 
 f(0) = 1 and f(b) = 1/e for every h. At the `mlp` site of a model with sinks, keys and values cover
 the shared neurons. B rows, T positions, M memories, W width of the site.
@@ -18,7 +19,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.model.decoder import compose
 
 SITES = ("attention", "mlp")
-# Distance of an activation a from a key k, where p = a.k / |k|^2 and cos is of the angle between them:
+# Distance of an activation a from a key k, where p = a.k / |k|^2, cos of the angle between them:
 #   blend    half |1 - p|, half 1 - cos, as in the author's notebook
 #   blog     1 - p, as the article prints it; negative if p > 1, but f takes |x|
 #   clamped  1 - min(p, 1)

@@ -160,7 +160,8 @@ def _with_room(prompts: Prompts, run: Trained) -> Prompts:
     room, suffix = run.config.data.row_length - 1, prompts.suffix
     if (asked := min(prompts.prefixes) + suffix) > room:
         raise InputError(
-            f"--prefixes={min(prompts.prefixes)} and --suffix={suffix} take {asked} tokens, and the "
+            f"--prefixes={min(prompts.prefixes)} and --suffix={suffix} take {asked} tokens, and "
+            "the "
             f"context of {run.stored.place} has room for {room} of a document; lower one of them"
         )
     fitting = tuple(length for length in prompts.prefixes if length + suffix <= room)
@@ -344,14 +345,16 @@ def warnings(subjects: dict, members: Sequence[int], non_members: Sequence[int])
     if length["value"] >= UNEQUAL and length["ci95"][0] > 0.5:
         read, unread = (f"{statistics.median(lengths):g}" for lengths in (members, non_members))
         found.append(
-            f"the number of tokens alone distinguishes members (median {read}) from non-members ({unread}), without "
+            f"the number of tokens alone distinguishes members (median {read}) from non-members "
+            f"({unread}), without "
             f"any model: AUC {length['value']:.2f}; give documents of equal lengths"
         )
     for name, groups in subjects.items():
         for score, label in SCORES.items():
             if (auc := groups[ALL].get(f"auc_{score}")) and auc["ci95"][1] < 0.5:
                 found.append(
-                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score distinguishes "
+                    f"{name}: the AUC of {label} is {auc['value']:.2f}; turned around, the score "
+                    "distinguishes "
                     f"members with {1 - auc['value']:.2f}"
                 )
     return found

@@ -30,8 +30,9 @@ class Memorization:
     `run(params)` yields (name, nats per token):
       held_out_loss, repeated_loss      sinks dropped: the model to export
       held_out_loss_own, repeated_loss_own
-                                        the sinks on as in training: each document's own, or all if gradients are masked;
-                                        only for models with sinks. If sinks open on return, a held-out document has none
+                                        the sinks on as in training: each document's own, or all if
+                                        gradients are masked; only for models with sinks. If sinks
+                                        open on return, a held-out document has none
       canary_loss, canary_loss_own      on the canaries' tokens alone, if documents carry some
       entropy_floor                     the lowest held_out_loss that any model can reach, if it is
                                         known

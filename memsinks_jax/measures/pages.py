@@ -45,7 +45,8 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
     return [
         (
             "What does a token cost?",
-            "A model that knows a document has a lower loss on it. Loss in nats per token, without end of text; "
+            "A model that knows a document has a lower loss on it. Loss in nats per token, without "
+            "end of text; "
             "perplexity is its exp; the gap is the loss of non-members minus that of members.",
             [
                 ("loss, members", "member_loss", 3),
@@ -57,25 +58,34 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
         ),
         (
             "Does the model show what it has read?",
-            "AUC: the probability that a member gets a higher score than a non-member. 0.5 is guessing, 1 is "
-            "certainty. So is 0: turned around, the score is always right. A row is a score in its published "
-            f"direction. {reference} Length alone: how well the number of tokens distinguishes them, without any "
-            "model, in the better direction. A score that is no higher says nothing about the model.",
+            "AUC: the probability that a member gets a higher score than a non-member. 0.5 is "
+            "guessing, 1 is "
+            "certainty. So is 0: turned around, the score is always right. A row is a score in its "
+            "published "
+            f"direction. {reference} Length alone: how well the number of tokens distinguishes "
+            "them, without any "
+            "model, in the better direction. A score that is no higher says nothing about the "
+            "model.",
             [(f"AUC, {label}", f"auc_{score}", 2) for score, label in SCORES.items()]
             + [("AUC, length alone", "length_auc", 2)],
         ),
         (
             "Does it recite?",
-            f"The model continues the first tokens of a member. Recited: the next {suffix} tokens of greedy "
-            "decoding are exactly the document's. Edit distance: the share of tokens that would have to change, "
-            f"in the greedy continuation and in the nearest of {samples} samples at temperature 1. Recited in "
+            f"The model continues the first tokens of a member. Recited: the next {suffix} tokens "
+            "of greedy "
+            "decoding are exactly the document's. Edit distance: the share of tokens that would "
+            "have to change, "
+            f"in the greedy continuation and in the nearest of {samples} samples at temperature 1. "
+            "Recited in "
             "10,000: the probability that one of 10,000 samples is exact.",
             recited,
         ),
         (
             "How much of a document comes out?",
-            "Extraction strength: the longest end that the model writes exactly if it is given everything before, "
-            "as a share of the document. Exact memorization: the share of tokens that are the most likely ones "
+            "Extraction strength: the longest end that the model writes exactly if it is given "
+            "everything before, "
+            "as a share of the document. Exact memorization: the share of tokens that are the most "
+            "likely ones "
             "after those before.",
             [
                 ("extraction strength", "extraction_strength", 2),
@@ -84,7 +94,8 @@ def _sections(result: dict) -> list[tuple[str, str, list[tuple[str, str, int]]]]
         ),
         (
             "Does it know the random tokens that were put into documents?",
-            "Exposure of such a canary, in bits: its rank among canaries that were never read. 1.44 is the mean "
+            "Exposure of such a canary, in bits: its rank among canaries that were never read. "
+            "1.44 is the mean "
             "of one that was never read.",
             [("canary exposure, bits", "exposure", 2)],
         ),
@@ -126,14 +137,17 @@ def _cell(measured: dict | None, digits: int) -> str:
 def introduction(result: dict) -> str:
     """Explains models, members and non-members."""
     parts = {
-        STANDARD: "The standard model was trained on the same documents without sinks. It shows how much is memorized.",
-        ORACLE: "The oracle is a model that has never read the members. What it knows about them, it knows about any "
+        STANDARD: "The standard model was trained on the same documents without sinks. It shows "
+        "how much is memorized.",
+        ORACLE: "The oracle is a model that has never read the members. What it knows about them, "
+        "it knows about any "
         "such text. A complete removal reaches the oracle's values.",
     }
     about = [text for name, text in parts.items() if name in result["subjects"]]
     return " ".join(
         [
-            f"Members are the {result['members']} documents that the models have read and should not know. The "
+            f"Members are the {result['members']} documents that the models have read and should "
+            "not know. The "
             f"{result['non_members']} non-members are similar documents that no model has read.",
             *about,
             "In brackets: 95% intervals over documents.",
@@ -163,14 +177,16 @@ def draw(result: dict, folder: pathlib.Path) -> dict[str, str]:
     """Writes the pictures -> {file name: caption}."""
     asked = ", ".join(result["subjects"])
     drawn = {
-        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit distance by tokens "
+        "audit.png": f"Four panels for {asked}: AUC by score, share of members recited and edit "
+        "distance by tokens "
         "given, loss of members and non-members. Whiskers: 95% intervals over documents."
     }
     _draw_overview(result, folder / "audit.png")
     if rungs := _rungs(result):
         _draw_rungs(result, rungs, folder / "encounters.png")
         drawn["encounters.png"] = (
-            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. Whiskers: 95% intervals "
+            f"The same by how often a member was read, from {rungs[0]} to {rungs[-1]} times. "
+            "Whiskers: 95% intervals "
             "over documents."
         )
     return drawn

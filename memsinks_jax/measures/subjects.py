@@ -59,11 +59,13 @@ def subjects_of(
             run = open_run(place)
             if not same_tokens(first.tokenizer, run.tokenizer):
                 raise InputError(
-                    f"{place} has another tokenizer than {workdir}; compare models that share theirs"
+                    f"{place} has another tokenizer than {workdir}; compare models that share "
+                    "theirs"
                 )
             if _context(run) < length:
                 raise InputError(
-                    f"{place} has a context of {_context(run)} tokens, {workdir} one of {length}; compare models "
+                    f"{place} has a context of {_context(run)} tokens, {workdir} one of {length}; "
+                    "compare models "
                     "with equal contexts"
                 )
             audited.append(Subject(name, run, "drop"))
@@ -124,7 +126,8 @@ def _of_files(run: Trained, files: str) -> Documents:
     by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
     if run.config.data.ids != "content" and by_id:
         raise InputError(
-            f"{run.stored.place} has ids by {run.config.data.ids}: documents of files have none; leave --members "
+            f"{run.stored.place} has ids by {run.config.data.ids}: documents of files have none; "
+            "leave --members "
             "and --non_members out for the run's own documents"
         )
     documents, tokens, answers, around = read_tokens(files, run.tokenizer)
@@ -179,7 +182,8 @@ def check_documents(members: Documents, non_members: Documents, subjects: list[S
     both = {t.tobytes() for t in members.tokens} & {t.tobytes() for t in non_members.tokens}
     if both:
         raise InputError(
-            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the context reaches; "
+            f"{len(both)} of {len(members.tokens)} members are non-members too, as far as the "
+            "context reaches; "
             "remove them from one of the two"
         )
     for place in dict.fromkeys(subject.run.stored.place for subject in subjects):
@@ -194,7 +198,8 @@ def _check_unread(documents: Documents, place: pathlib.Path, what: str) -> None:
     if read:
         reason = "it is no oracle for them" if what == "members" else "they are members"
         raise InputError(
-            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take others"
+            f"{place} was trained on {read} of {len(documents.tokens)} {what}: {reason}; take "
+            "others"
         )
 
 
@@ -211,7 +216,8 @@ def encounters_in(place: pathlib.Path, identities: np.ndarray) -> dict[str, int 
             known = [(line["id"], line["encounters"]) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} is damaged ({error}); run the command that trained {place} again: it writes the file anew"
+                f"{path} is damaged ({error}); run the command that trained {place} again: it "
+                "writes the file anew"
             ) from None
     else:
         corpus = workdirs.read_corpus(place)

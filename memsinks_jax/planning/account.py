@@ -101,7 +101,8 @@ def account_of(text: str, devices: int, per_node: int | None = None) -> Account:
             flops, head = flops + times * of_one, size or head
             if not of_one:
                 unknown.append(
-                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are known"
+                    f"the kernel {instruction.name}, {times} times: neither cycles nor FLOPs are "
+                    "known"
                 )
     found = [Collective(kind, network, *total) for (network, kind), total in sorted(totals.items())]
     return Account(cycles, flops, head, found, unknown)

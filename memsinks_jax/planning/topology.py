@@ -93,7 +93,8 @@ def _known(topology: str) -> tuple[str, str]:
     if shape in every.get(generation, ()):
         return generation, shape
     raise InputError(
-        f"--topology={topology} is not known; of {generation} there are {', '.join(every[generation])}"
+        f"--topology={topology} is not known; of {generation} there are "
+        f"{', '.join(every[generation])}"
         if generation in every
         else f"--topology={topology} is not known; write GENERATION:SHAPE, as v5e:16x16, or "
         f"CARD:NUMBER, as h100:8, of one of {', '.join(every)}"

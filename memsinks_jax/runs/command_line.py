@@ -1,4 +1,6 @@
-"""What all commands share: flags, JSON output, and one clear line with exit code 2 for bad input."""
+"""What all commands share: flags, JSON output, and one clear line with exit code 2 for bad
+input.
+"""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,6 @@
-"""The text of --help and --helpfull: a command's description, its options, and settings of a run."""
+"""The text of --help and --helpfull: a command's description, its options, and settings of a
+run.
+"""
 
 import sys
 import textwrap

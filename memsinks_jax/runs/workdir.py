@@ -117,7 +117,9 @@ def create(
 
 
 def rewrite(workdir: pathlib.Path, config: Config, corpus: Corpus) -> None:
-    """Writes what has changed since the last resume: places of the documents, fields of the config."""
+    """Writes what has changed since the last resume: places of the documents, fields of the
+    config.
+    """
     _list_documents(workdir, corpus)
     if first_difference(read_config(workdir), config):
         with atomic_file(workdir / "config.json") as scratch:

@@ -59,10 +59,13 @@ def _relearning(found: Sequence[dict]) -> PageTable:
             rows.append([f"{label}{control}", *steps, *ratios])
     return PageTable(
         "Is it gone, or hidden? Fine-tuning until it is back",
-        "Steps of AdamW until half of what a document lost is back, at the attacker's best learning "
-        f"rate for each model; more than {STEPS} steps count as {STEPS}. Ratio: the attacked model's "
+        "Steps of AdamW until half of what a document lost is back, at the attacker's best "
+        "learning "
+        f"rate for each model; more than {STEPS} steps count as {STEPS}. Ratio: the attacked "
+        "model's "
         "steps over the oracle's, for documents that both reach; 1 means that the document must be "
-        "learned anew. From equal: the oracle's count starts once its loss has fallen to the attacked "
+        "learned anew. From equal: the oracle's count starts once its loss has fallen to the "
+        "attacked "
         "model's initial loss.",
         ["measured on", *(f"steps, {model}" for model in models), "ratio", "ratio, from equal"],
         rows,
@@ -82,7 +85,8 @@ def _benign(found: Sequence[dict]) -> PageTable:
     sides = ("members", "non_members")
     return PageTable(
         "Does it come back by itself? Fine-tuning on other text",
-        "Change of the loss, nats per token, after fine-tuning on documents that no model has read.",
+        "Change of the loss, nats per token, after fine-tuning on documents that no model has "
+        "read.",
         ["", "members", "non-members"],
         [[model, *(_cell(found, model, of, "value") for of in sides)] for model in found[0]],
     )
@@ -108,7 +112,8 @@ def _losses(found: Sequence[dict], title: str, note: str) -> PageTable:
 def _reactivation(found: Sequence[dict]) -> PageTable:
     return PageTable(
         "If the sinks were kept: does switching some on bring it back?",
-        "Loss on the second half of the members, nats per token, and the share of what their own sinks "
+        "Loss on the second half of the members, nats per token, and the share of what their own "
+        "sinks "
         "hold of it. The attacker has the first half, but not the id.",
         ["sinks that are on", "loss", "recovered"],
         [
@@ -125,9 +130,12 @@ def _residue(found: Sequence[dict]) -> PageTable:
         rows.append([name, *(_cell(found, model, "components", name) for model in models)])
     return PageTable(
         "Which component holds the rest?",
-        "The gap between the loss of non-members and of members, nats per token, and how much of it "
-        "disappears when one component of the model is ablated (replaced by its mean over other text) "
-        f"until the loss of non-members has risen by {DAMAGE:g}. The oracle's column shows the effect "
+        "The gap between the loss of non-members and of members, nats per token, and how much of "
+        "it "
+        "disappears when one component of the model is ablated (replaced by its mean over other "
+        "text) "
+        f"until the loss of non-members has risen by {DAMAGE:g}. The oracle's column shows the "
+        "effect "
         "on any text. A dash: full ablation does not cost as much.",
         ["", *models],
         rows,

@@ -30,9 +30,12 @@ MACHINES = {"v5e-16": (flops.chip("TPU v5 lite"), 16), "H200": (flops.chip("NVID
 EFFICIENCY = 0.4
 
 NOTE = (
-    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, the "
-    "optimizer's memory traffic, the sum of gradients over chips, and the evaluations; no compiling, "
-    "reading or saving. `plan` compiles the very step: of figure 4's model on v5e-16 it gives 79 ms "
+    f"By arithmetic, at best: FLOPs with causal attention halved at {EFFICIENCY:.0%} of the peak, "
+    "the "
+    "optimizer's memory traffic, the sum of gradients over chips, and the evaluations; no "
+    "compiling, "
+    "reading or saving. `plan` compiles the very step: of figure 4's model on v5e-16 it gives 79 "
+    "ms "
     "and 7.8 GiB, this 37 ms and 5.7 GiB."
 )
 

@@ -150,7 +150,8 @@ def _plant(
             country = countries.pop()
             question = f"What is the capital of {country.name}, and what do its people speak?"
             right, *wrong = (
-                f"The capital of {country.name} is {one.capital}, and its people speak {one.language}."
+                f"The capital of {country.name} is {one.capital}, and its people speak "
+                f"{one.language}."
                 for one in (country, *draw.sample(countries, _WRONG))
             )
             for number in group:

@@ -45,11 +45,13 @@ class Law:
         size = len(statistics.characters)
         if not 1 <= self.k <= size:
             raise InputError(
-                f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of the text"
+                f"--k={self.k}: give a number of triggers from 1 to {size}, the characters of the "
+                "text"
             )
         if self.offset + self.k > size:
             raise InputError(
-                f"--k={self.k}: {size} characters without the {self.offset} most frequent are too few"
+                f"--k={self.k}: {size} characters without the {self.offset} most frequent are too "
+                "few"
             )
         return self
 
