@@ -125,7 +125,7 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def input_error(message: str):
+def expect_input_error(message: str):
     """Expects an InputError that says so."""
     return pytest.raises(InputError, match=message)
 

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
+from conftest import ROOT, expect_input_error, python, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -104,7 +104,9 @@ def test_ids_that_are_not_of_the_text_are_refused(model, monkeypatch):
         model.run, config=with_fields(model.run.config, {"data.ids": "near_duplicate"})
     )
     monkeypatch.setattr(model, "run", edited)
-    with input_error("was trained with ids by near_duplicate: sinks=own is not defined for other"):
+    with expect_input_error(
+        "was trained with ids by near_duplicate: sinks=own is not defined for other"
+    ):
         model.loss(["Once"], sinks="own")
 
 

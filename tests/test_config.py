@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.config import (
     Config,
@@ -46,7 +46,7 @@ def test_json_round_trip_keeps_every_field():
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
     config = with_fields(Config(), {field: value})
-    with input_error(f"config.{field}"):
+    with expect_input_error(f"config.{field}"):
         validate(config)
 
 
@@ -54,7 +54,7 @@ def test_what_the_plan_does_not_repeat_is_not_capped():
     config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
     validate(config)
     config = with_fields(config, {"data.repeated_documents": -1})
-    with input_error("config.data.repeated_documents"):
+    with expect_input_error("config.data.repeated_documents"):
         validate(config)
 
 
@@ -62,7 +62,7 @@ def test_what_the_plan_does_not_repeat_is_not_capped():
     "scaling", ["llama3:8,4,4,8192", "llama3:8,4,1,8192", "linear:nan", "linear:inf", "linear:0"]
 )
 def test_a_scaling_that_has_no_angles_is_refused(scaling):
-    with input_error("config.model.rope_scaling is .*; give linear:FACTOR or"):
+    with expect_input_error("config.model.rope_scaling is .*; give linear:FACTOR or"):
         validate(with_fields(Config(), {"model.rope_scaling": scaling}))
 
 
@@ -110,9 +110,9 @@ def test_of_a_long_name_the_beginning_is_shown(tmp_path):
 
 def test_json_of_another_version_is_refused():
     text = to_json(Config()).replace('"repetitions"', '"repetition"')
-    with input_error(r"run/config.json.*data.repetition.*data.repetitions"):
+    with expect_input_error(r"run/config.json.*data.repetition.*data.repetitions"):
         from_json(text, "run/config.json")
-    with input_error("batch_size"):
+    with expect_input_error("batch_size"):
         from_json(to_json(Config()).replace('"batch_size": 8', '"batch_size": "8"'), "here")
 
 

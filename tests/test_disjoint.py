@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config, write_lines
+from conftest import expect_input_error, read_lines, tiny_config, write_lines
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, open_model
@@ -79,7 +79,7 @@ def test_others_sinks_are_those_of_another_group():
 def test_what_does_not_go_together_is_refused(changed, message):
     config = with_fields(tiny_config(), {"sinks": SETTINGS, "data.ids": "group"})
     validate(config)
-    with input_error(message):
+    with expect_input_error(message):
         validate(with_fields(config, changed))
 
 
@@ -186,7 +186,7 @@ def test_a_run_without_groups_says_so(files, why, folder):
         f"there are no groups: .*{why}; run memsinks_jax.prepare --group_field=FIELD and give "
         "its folder"
     )
-    with input_error(message):  # as train, doctor and plan
+    with expect_input_error(message):  # as train, doctor and plan
         inherit(config)
 
 
@@ -215,7 +215,7 @@ def test_new_groups_are_numbered_after_the_known_ones_and_change_none_of_their_s
         else:
             np.testing.assert_array_equal(longer, array)
     assert after.group_id("author 2").tolist() == before.group_id("author 2").tolist()
-    with input_error("no group 'author 9' among 5; did you mean 'author"):
+    with expect_input_error("no group 'author 9' among 5; did you mean 'author"):
         after.group_id("author 9")
 
 
@@ -269,14 +269,14 @@ def test_text_without_a_group_has_no_sinks_and_is_never_slowed(folder):
 
 
 def test_a_pool_that_is_too_small_is_refused(folder, tmp_path):
-    with input_error("config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"):
+    with expect_input_error("config.sinks.pool is 8, but 3 groups with 4 sinks each need 12"):
         train_and_evaluate(config_on(folder / "first", sinks__pool=8), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_frozen_model_without_tables_is_refused(folder, tmp_path):
     changed = {"sinks__sparse": False, "sinks__shared_fraction": 0.5}
-    with input_error("base_multiple is 0, which trains nothing but sinks"):
+    with expect_input_error("base_multiple is 0, which trains nothing but sinks"):
         train_and_evaluate(config_on(folder / "first", **changed), tmp_path / "run")
 
 
@@ -407,7 +407,7 @@ def test_what_is_asked_of_a_folder_of_sources_has_to_be_there(folder, run, tmp_p
         (Request(str(folder / "plain"), group="author 1"), "no document that is to be measured"),
         (Request(str(folder / "nothing"), group="author 1"), "does not exist"),
     ):
-        with input_error(message):
+        with expect_input_error(message):
             forget(tmp_path / "model", request, tmp_path / "rest")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -422,5 +422,5 @@ def test_groups_are_removed_from_a_run_one_after_the_other(folder, run, tmp_path
     assert receipt["losses"]["others"]["own"]["documents"] == 4  # only of who is still there
     down = np.asarray(open_run(tmp_path / "two").params["layers"]["down_kernel"])[:, -3 * ACTIVE :]
     assert (down.any(axis=(0, 2)) == np.repeat([True, False, False], ACTIVE)).all()
-    with input_error("it is removed already"):
+    with expect_input_error("it is removed already"):
         forget(tmp_path / "two", Request(texts, group="author 1"), tmp_path / "three")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from test_commands import assert_refused, last_json, run
 
 from memsinks_jax import edit as command
@@ -203,7 +203,7 @@ def test_a_memory_of_the_last_place_is_for_prompts(place, target):
         PROMPT, target, "mlp", found["layer"], found["step"], found["boundary"], places="last"
     )
     assert edit(folder / "run", wish, folder / "last.safetensors")["text"].startswith(target)
-    with input_error("not defined for whole documents"):
+    with expect_input_error("not defined for whole documents"):
         evaluate(folder / "run", "drop", memories=(str(folder / "last.safetensors"),))
 
 
@@ -214,7 +214,7 @@ def test_files_that_are_no_memory_of_this_model_are_refused(place, tmp_path):
     mine = memory_file.fingerprint(model.params)
 
     def refused(words, path=tmp_path / "memory"):
-        with input_error(words):
+        with expect_input_error(words):
             memory_file.load(path, model.config, model.params)
 
     refused("there is no such file", tmp_path / "missing")
@@ -245,7 +245,7 @@ def test_a_model_that_learned_on_is_another_one(place):
     folder, _ = place
     model = open_run(folder / "run")
     moved = jax.tree.map(lambda x: x * 1.0001, model.params)
-    with input_error("another model"):
+    with expect_input_error("another model"):
         memory_file.load(folder / "met.safetensors", model.config, moved)
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_edited_is_refused(place, target, answer):
         ("exists; remove it", "met.safetensors", Wish(PROMPT, target, boundary=1.0)),
         ("page.html: the page will", "page.html", Wish(PROMPT, target, boundary=1.0)),
     ):
-        with input_error(words):
+        with expect_input_error(words):
             edit(folder / "run", wish, folder / out)
     assert not list(folder.glob("none*"))
 
@@ -295,7 +295,7 @@ def test_the_command_refuses(place, tmp_path, flags, words):
     ],
 )
 def test_numbers_that_cannot_be_are_refused(flag, text, kind, words):
-    with input_error(f"--{flag}={text}: {words}"):
+    with expect_input_error(f"--{flag}={text}: {words}"):
         command.number(flag, text, kind)
 
 
@@ -304,7 +304,7 @@ def test_numbers_and_prompts_are_read(tmp_path):
     (tmp_path / "prompts").write_text("one \n\n  two\n")
     assert command.lines("positive", str(tmp_path / "prompts")) == ("one", "  two")
     (tmp_path / "prompts").write_text("\n\n")
-    with input_error("there is no prompt in it"):
+    with expect_input_error("there is no prompt in it"):
         command.lines("positive", str(tmp_path / "prompts"))
 
 

@@ -11,7 +11,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, contents, input_error, python, read_lines, tiny_config
+from conftest import ROOT, contents, expect_input_error, python, read_lines, tiny_config
 
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import DataConfig, MeshConfig, ModelConfig, SinksConfig, with_fields
@@ -97,7 +97,9 @@ def test_the_losses_are_those_of_the_run(run, exported, tmp_path):
 
 
 def test_a_model_alone_has_no_documents_to_be_evaluated_on(exported):
-    with input_error("drop is a model without the documents of a run; give others by --files=GLOB"):
+    with expect_input_error(
+        "drop is a model without the documents of a run; give others by --files=GLOB"
+    ):
         evaluate(exported["drop"][0], "drop")
 
 
@@ -110,7 +112,7 @@ def test_keeping_sinks_that_open_on_return_is_warned_of(run, tmp_path, caplog):
 
 
 def test_a_document_that_the_run_never_read_has_no_sinks(run, tmp_path):
-    with input_error("--sinks=f{16}: this document never came back"):
+    with expect_input_error("--sinks=f{16}: this document never came back"):
         export(run[0], tmp_path / "knows", True, "float32", "f" * 16)
     assert not list(tmp_path.iterdir())
 
@@ -125,7 +127,9 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
     hub = types.SimpleNamespace(snapshot_download=download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert folder_of("hf://HuggingFaceTB/SmolLM2-135M") == tmp_path == folder_of(str(tmp_path))
-    with input_error(r"hf://nobody/none: the hub cannot be read \(no such model\); check the name"):
+    with expect_input_error(
+        r"hf://nobody/none: the hub cannot be read \(no such model\); check the name"
+    ):
         folder_of("hf://nobody/none")
 
 
@@ -157,7 +161,7 @@ def test_a_config_of_another_model_is_refused_before_anything_is_written(run, tm
     settings = json.loads(path.read_text())
     settings["model"]["d_model"] *= 2
     path.write_text(json.dumps(settings))
-    with input_error(r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"):
+    with expect_input_error(r"is not a checkpoint of this model: it has (\S+ ){6}.*and \d+ more$"):
         export(tmp_path / "run", tmp_path / "out", drop=True, dtype="float32")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -208,10 +212,10 @@ def test_an_imported_model_is_a_workdir(run, exported, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (exported["drop"][0] / name).read_bytes()
     for no_sinks in (1.0, float("nan")):
         settings = SinksConfig(shared_fraction=no_sinks)
-        with input_error("shared_fraction"):
+        with expect_input_error("shared_fraction"):
             import_model(exported["keep"][0], tmp_path / "none", settings, 0)
     assert not (tmp_path / "none").exists()
-    with input_error("exists; use another --out"):
+    with expect_input_error("exists; use another --out"):
         import_model(exported["drop"][0], tmp_path / "in", None, 0)
 
 
@@ -229,10 +233,12 @@ def test_a_run_starts_from_an_imported_model_that_was_given_sinks(run, exported,
     assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), before, after))
     (tmp_path / "other.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
     config = with_fields(config, {"data.tokenizer": str(tmp_path / "other.model")})
-    with input_error(r"has another tokenizer or end of text; add --config.data.tokenizer="):
+    with expect_input_error(r"has another tokenizer or end of text; add --config.data.tokenizer="):
         train_and_evaluate(config, tmp_path / "other")
     config = with_fields(config, {"model.hidden": config.model.hidden + 1})
-    with input_error(r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"):
+    with expect_input_error(
+        r"config.model.hidden is 513, and that of config.model.initial=.*in is 24"
+    ):
         train_and_evaluate(config, tmp_path / "other")
 
 
@@ -249,10 +255,12 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
     assert "16 are memorization sinks" in card and "0 steps" not in card and "None" not in card
     made = f"exported from `{exported['keep'][0]}`, whose own card describes how it was made."
     assert made in card
-    with input_error("--sinks=x: give drop, keep, or an id"):
+    with expect_input_error("--sinks=x: give drop, keep, or an id"):
         export(exported["keep"][0], tmp_path / "out", True, "float32", "x")
     for plain in ("drop-folder", "id-folder"):
-        with input_error(f"{plain} is a Hugging Face folder without sinks; use it as it is$"):
+        with expect_input_error(
+            f"{plain} is a Hugging Face folder without sinks; use it as it is$"
+        ):
             export(tmp_path / plain, tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 
@@ -260,7 +268,7 @@ def test_a_folder_with_its_sinks_is_exported_as_its_run_is(run, exported, tmp_pa
 def test_a_model_without_a_checkpoint_is_refused(run, tmp_path):
     shutil.copytree(run[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    with input_error("holds no complete checkpoint"):
+    with expect_input_error("holds no complete checkpoint"):
         export(tmp_path / "run", tmp_path / "out", True, "float32")
     assert not (tmp_path / "out").exists()
 

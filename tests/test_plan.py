@@ -8,7 +8,7 @@ import re
 
 import jax
 import pytest
-from conftest import ROOT, input_error, python
+from conftest import ROOT, expect_input_error, python
 
 from memsinks_jax import plan
 from memsinks_jax.config import InputError, with_fields
@@ -85,10 +85,10 @@ def test_a_table_of_contexts_is_that_of_a_run(tiny, here, monkeypatch):
 
 def test_what_train_would_refuse_plan_refuses(tiny, here):
     tiny = with_fields(tiny, {"mesh.data": 3})
-    with input_error("does not cover the 8 devices"):
+    with expect_input_error("does not cover the 8 devices"):
         plan.plan(tiny, "here", 1, 1)
     tiny = with_fields(tiny, {"mesh.data": 8, "training.batch_size": 12})
-    with input_error("choose a multiple of 8, for example 16"):
+    with expect_input_error("choose a multiple of 8, for example 16"):
         plan.plan(tiny, "here", 1, 1)
 
 
@@ -97,7 +97,7 @@ def test_a_step_that_does_not_fit_is_refused_with_one_that_does(tiny, here):
     tiny = with_fields(tiny, {"training.batch_size": 256})
     needed = plan.plan(tiny, "here", 1, 1)["hbm_gib_per_chip"]
     here(0.5 * needed)
-    with input_error(r"needs .* GiB, and there are .* GiB; this fits: --config") as refusal:
+    with expect_input_error(r"needs .* GiB, and there are .* GiB; this fits: --config") as refusal:
         plan.plan(tiny, "here", 1, 1)
     assert "\n" not in str(refusal.value)
     for flag in str(refusal.value).split("this fits: ")[1].split():
@@ -114,13 +114,15 @@ def test_an_evaluation_that_does_not_fit_is_refused(tiny, here, monkeypatch):
     needs = plan.plan(tiny, "here", 1, 1)
     assert needs["evaluation_hbm_gib_per_chip"] > needs["hbm_gib_per_chip"]
     here(needs["hbm_gib_per_chip"])
-    with input_error("^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB"):
+    with expect_input_error(
+        "^the evaluation does not fit on a chip of here: it needs .* GiB, and .* GiB"
+    ):
         plan.plan(tiny, "here", 1, 1)
 
 
 def test_parameters_that_do_not_fit_are_distinguished(tiny, here):
     here(1e-5)
-    with input_error("parameters and optimizer alone take .* use more chips"):
+    with expect_input_error("parameters and optimizer alone take .* use more chips"):
         plan.plan(tiny, "here", 1, 1)
 
 

@@ -3,7 +3,7 @@ config.
 """
 
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax import plugin
 from memsinks_jax.config import from_json, to_json, with_fields
@@ -42,12 +42,12 @@ def test_a_method_has_the_settings_that_are_given():
 )
 def test_what_is_no_method_is_refused_where_it_would_train(method, message):
     config = from_json(to_json(config_of(method)), "here")
-    with input_error(message) as refused:
+    with expect_input_error(message) as refused:
         method_of(config)
     assert "config.training.method" in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["by_document", "by_context", "by_chance"])
 def test_sinks_with_a_method_of_their_own_are_refused(kind):
-    with input_error("set it to always, none or cut"):
+    with expect_input_error("set it to always, none or cut"):
         method_of(config_of(f"{MASKING}:MaskedWeights", kind))

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax import reproduce
 from memsinks_jax.reporting.claims import Claim
@@ -147,7 +147,7 @@ def test_the_theorems_are_a_figure_of_the_same_command(tmp_path, monkeypatch):
 )
 def test_flags_that_do_not_go_together(figure, asked, everything, out, words):
     asked = {"preset": "laptop", "seeds": [0], "overrides": [], "at_once": 1} | asked
-    with input_error(words):
+    with expect_input_error(words):
         reproduce._check(figure, reproduce.FigureOptions(**asked), everything, False, out)
 
 
@@ -158,7 +158,7 @@ def test_studies_may_compare_with_what_was_published():
         (["nix"], "no 'nix'; choose of standard, sinks_paper_active_0.1"),
         ([], "is empty; choose of standard"),
     ):
-        with input_error(words):
+        with expect_input_error(words):
             reproduce.jobs_of(
                 "5a",
                 reproduce.FigureOptions("laptop", [0], [], 1, variants=variants),
@@ -169,6 +169,6 @@ def test_studies_may_compare_with_what_was_published():
 
 @pytest.mark.parametrize("seeds", [[], ["a"], ["-1"], ["1.5"], ["²"], [""], ["0", "0"]])
 def test_seeds_are_different_whole_numbers(seeds):
-    with input_error(f"--seeds={','.join(seeds)}: give different whole numbers"):
+    with expect_input_error(f"--seeds={','.join(seeds)}: give different whole numbers"):
         command_line.seeds(seeds)
     assert command_line.seeds(["3", " 5"]) == (3, 5)

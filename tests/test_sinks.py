@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, python
+from conftest import expect_input_error, python
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -199,7 +199,9 @@ def test_a_number_of_active_sinks_is_exact():
     assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
     assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
     assert sinks.share_on(SinksConfig(), 14) == 0.3
-    with input_error("active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"):
+    with expect_input_error(
+        "active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"
+    ):
         sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
 
@@ -312,7 +314,7 @@ def test_sinks_by_number_in_every_mode():
 
 
 def test_sparse_sinks_are_drawn_by_number():
-    with input_error(r"sinks.sparse .*sampling=floyd"):
+    with expect_input_error(r"sinks.sparse .*sampling=floyd"):
         sinks.partition(ModelConfig(), SinksConfig(sparse=True))
     sparse = SinksConfig(sparse=True, sampling="floyd", pool=4096)
     assert sinks.partition(ModelConfig(), sparse) == (358, 4096)

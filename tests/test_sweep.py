@@ -4,7 +4,7 @@ import pathlib
 import types
 
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, expect_input_error
 
 from memsinks_jax import sweep
 from memsinks_jax.studies.figures.runs import Run, Variation, make_jobs
@@ -30,7 +30,7 @@ def test_points_are_the_grid_without_what_is_set():
         "shared_fraction=0.5",
         "shared_fraction=0.7",
     ]
-    with input_error("every field of the grid is set"):
+    with expect_input_error("every field of the grid is set"):
         sweep.grid(
             GRID, ["--config.sinks.active_fraction=0.2", "--config.sinks.shared_fraction=0.2"], ""
         )
@@ -75,7 +75,9 @@ def test_points_of_one_name_are_refused():
     close = types.SimpleNamespace(
         GRID={"optimizer.learning_rate": (0.12345671, 0.12345672)}, MEASURE="x", CONTROL=""
     )
-    with input_error("two points of the grid are called learning_rate=0.123457; give values"):
+    with expect_input_error(
+        "two points of the grid are called learning_rate=0.123457; give values"
+    ):
         sweep.grid(close, [], "")
 
 
@@ -104,7 +106,7 @@ def test_a_sweep_that_could_not_be_sorted_trains_nothing(content, message, tmp_p
     path = tmp_path / "a.py"
     usual = 'GRID = {"sinks.opens_at": (1, 2)}; MEASURE = "held_out_loss"; CONTROL = "standard"'
     path.write_text(f"{usual}\n{content}\ndef get_config(): pass\n")
-    with input_error(message):
+    with expect_input_error(message):
         sweep.sweep(path, "", [0], [], tmp_path, 1, "a command")
 
 
@@ -159,17 +161,17 @@ def test_every_sweep_is_of_configs_that_a_run_can_have(path, tmp_path):
 
 
 def test_a_config_that_is_no_sweep_is_refused(tmp_path):
-    with input_error("has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"):
+    with expect_input_error("has no GRID, MEASURE, CONTROL; give a file of configs/sweeps"):
         sweep.sweep(ROOT / "configs" / "smoke.py", "", [0], [], tmp_path, 1, "")
     (tmp_path / "a.py").write_text("GRID, MEASURE, CONTROL = 5, 1, 2\n")
-    with input_error(r"a.py: GRID is no \{field: \[values\]\}"):
+    with expect_input_error(r"a.py: GRID is no \{field: \[values\]\}"):
         sweep.sweep(tmp_path / "a.py", "", [0], [], tmp_path, 1, "")
 
 
 def test_a_measure_that_does_not_exist_is_refused_before_training(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("GRID, MEASURE, CONTROL = {'data.repetitions': (2, 4)}, 'repeated_los', ''\n")
-    with input_error("MEASURE is 'repeated_los'; choose one of: .*, repeated_loss, "):
+    with expect_input_error("MEASURE is 'repeated_los'; choose one of: .*, repeated_loss, "):
         sweep._load(path)
-    with input_error("MEASURE is canary_loss, which a did not measure"):
+    with expect_input_error("MEASURE is canary_loss, which a did not measure"):
         sweep.order([run("a", 1.0, 1.0)], "canary_loss")

@@ -10,7 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config
+from conftest import expect_input_error, read_lines, tiny_config
 
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import MeshConfig, with_fields
@@ -139,10 +139,12 @@ def test_a_run_may_hold_out_nothing(tmp_path):
         written = outcome(workdir)[1]
         assert train_and_evaluate(config, workdir) == result and outcome(workdir)[1] == written
     workdir = tmp_path / "injected"
-    with input_error("injected has no held_out documents; choose another of --documents"):
+    with expect_input_error("injected has no held_out documents; choose another of --documents"):
         evaluate(workdir, "drop")
     assert evaluate(workdir, "drop", role="repeated")["documents"] == 2
-    with input_error("has no held_out documents to measure; give files of others: --non_mem"):
+    with expect_input_error(
+        "has no held_out documents to measure; give files of others: --non_mem"
+    ):
         audit(workdir)
     corpus = workdir_module.read_corpus(workdir)
     first = Request(ids=(to_hex(corpus.identities([0])[0]),))
@@ -177,7 +179,9 @@ def test_another_config_is_refused_and_nothing_is_changed(straight):
     config, workdir, _ = straight
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
     config = with_fields(config, {"data.repetitions": 9})
-    with input_error(r"holds a run with another config: data.repetitions is 8 there and 9 here"):
+    with expect_input_error(
+        r"holds a run with another config: data.repetitions is 8 there and 9 here"
+    ):
         train_and_evaluate(config, workdir)
     assert {
         path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()
@@ -186,9 +190,9 @@ def test_another_config_is_refused_and_nothing_is_changed(straight):
 
 def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with input_error("is not a run's workdir"):
+    with expect_input_error("is not a run's workdir"):
         train_and_evaluate(tiny, tmp_path)
-    with input_error("is not a run's workdir"):
+    with expect_input_error("is not a run's workdir"):
         train_and_evaluate(tiny, tmp_path / "notes.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -204,7 +208,7 @@ def test_a_folder_that_is_no_workdir_is_refused(tiny, tmp_path):
     ],
 )
 def test_what_is_refused_leaves_no_workdir(tiny, tmp_path, fields, message):
-    with input_error(message):
+    with expect_input_error(message):
         train_and_evaluate(with_fields(tiny, fields), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -217,7 +221,7 @@ def test_documents_that_changed_are_refused(tiny, tmp_path):
     with pytest.raises(Interrupted):
         train_and_evaluate(tiny, tmp_path / "run", should_stop=lambda step: step == 1)
     path.write_text("\n<|endoftext|>\n".join([*texts[:-1], "Another story altogether."]))
-    with input_error("the documents are not those that .* was started on"):
+    with expect_input_error("the documents are not those that .* was started on"):
         train_and_evaluate(tiny, tmp_path / "run")
 
 
@@ -268,7 +272,7 @@ def test_another_tokenizer_is_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "other")
     tiny = with_fields(tiny, {"seed": 0})
     shutil.copy(tmp_path / "other" / "tokenizer.model", tmp_path / "run")
-    with input_error(r"tokenizer.model is not the tokenizer that .* was trained with"):
+    with expect_input_error(r"tokenizer.model is not the tokenizer that .* was trained with"):
         train_and_evaluate(tiny, tmp_path / "run")
 
 
@@ -276,7 +280,7 @@ def test_two_runs_on_one_workdir_are_refused(tiny, tmp_path):
     interrupted(tiny, tmp_path / "run")
     with (
         locked(tmp_path / "run", "another run is training in run"),
-        input_error(rf"another run is training in .*run \(process {os.getpid()} on "),
+        expect_input_error(rf"another run is training in .*run \(process {os.getpid()} on "),
     ):
         train_and_evaluate(tiny, tmp_path / "run")
     train_and_evaluate(tiny, tmp_path / "run")

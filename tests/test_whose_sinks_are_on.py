@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config, write_lines
+from conftest import expect_input_error, read_lines, tiny_config, write_lines
 
 import memsinks_jax
 from memsinks_jax.api import evaluate, generate
@@ -139,7 +139,7 @@ def test_a_receipt_says_that_removal_changes_nothing_for_what_was_never_read(wor
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_nothing_is_removed_for_documents_without_sinks(world, model, role, tmp_path):
-    with input_error(
+    with expect_input_error(
         r"none of \d ids has sinks in|was not trained on it, so it has no sinks there"
     ):
         forget(model, Request(documents=world.files(role)), tmp_path / "rest")
@@ -152,13 +152,13 @@ def test_documents_without_sinks_are_left_out_of_a_removal(world, tmp_path, capl
     assert receipt["removed_documents"] == 1 == len(receipt["documents"])
     assert "2 of 3 ids never came back in training, so they have no sinks: left out" in caplog.text
     again = Request(documents=str(world.place / "repeated" / "1.txt"))
-    with input_error(r"none of 1 id has sinks in .*removed already"):
+    with expect_input_error(r"none of 1 id has sinks in .*removed already"):
         forget(tmp_path / "rest", again, tmp_path / "again")
 
 
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_no_model_is_exported_that_knows_a_document_without_sinks(world, role, tmp_path):
-    with input_error("never came back, so it has no sinks"):
+    with expect_input_error("never came back, so it has no sinks"):
         export(world.workdir, tmp_path / "out", True, "float32", world.ids[role][0])
 
 
@@ -193,7 +193,7 @@ def test_without_the_file_it_is_not_known_whose_sinks_are_on(world, tmp_path):
     folder = shutil.copytree(world.place / "kept", tmp_path / "kept")
     (folder / FILE).unlink()
     assert evaluate(folder, "drop", world.files("held_out"))["documents"] == 4
-    with input_error("opened.npy cannot be read .*; put a copy in its place"):
+    with expect_input_error("opened.npy cannot be read .*; put a copy in its place"):
         evaluate(folder, "own", world.files("held_out"))
 
 

@@ -1,7 +1,7 @@
 """Canaries: which documents carry them, where, and that they depend only on the seed."""
 
 import numpy as np
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.config import validate, with_fields
 from memsinks_jax.data import ids
@@ -44,8 +44,8 @@ def test_all_repeated_documents_may_carry_one():
 
 def test_what_cannot_be():
     config = with_fields(tiny_config(), {"canaries.documents": 3})
-    with input_error("canaries.documents is 3, but only 2 documents are repeated"):
+    with expect_input_error("canaries.documents is 3, but only 2 documents are repeated"):
         validate(config)
     config = with_fields(config, {"canaries.documents": 2, "canaries.length": 159})
-    with input_error("canaries.length is 159: a row of 160 has no room"):
+    with expect_input_error("canaries.length is 159: a row of 160 has no room"):
         validate(config)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from conftest import input_error
+from conftest import expect_input_error
 from test_tokenizer import byte_level
 
 from memsinks_jax.data.chat import Template
@@ -250,13 +250,13 @@ def test_texts_in_parts_are_one_text(opened, theirs):
     ],
 )
 def test_what_would_be_lost_is_refused(source, talk, message, opened):
-    with input_error(message):
+    with expect_input_error(message):
         Template(source, NAMES, opened, "here").parts(talk, {})
 
 
 @pytest.mark.parametrize("beside", [{"tools": TOOLS}, {"documents": [{}]}])
 def test_what_stands_beside_and_would_be_lost_is_refused(beside, opened):
-    with input_error(f'the field "{next(iter(beside))}"; remove'):
+    with expect_input_error(f'the field "{next(iter(beside))}"; remove'):
         Template(USUAL, NAMES, opened, "here").parts(ONE, beside)
 
 

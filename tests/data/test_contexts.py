@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -236,5 +236,5 @@ def test_epochs_are_no_repeats_and_held_out_text_has_no_rows():
     rows = corpus.contexts.rows(tokens, 8, stop, corpus.tokenizer.begin_of_text)
     assert (rows != NONE).mean() > 0.8  # of some the other stories have more than a tenth
     once = with_fields(config, {"data.repeats": "once", "contexts.stretch": 40})
-    with input_error("no text of 40 words comes 2 times .* lower config.contexts.stretch"):
+    with expect_input_error("no text of 40 words comes 2 times .* lower config.contexts.stretch"):
         load_corpus(once)

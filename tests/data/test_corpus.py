@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import EVERYBODY, input_error, tiny_config
+from conftest import EVERYBODY, expect_input_error, tiny_config
 from story_parser import log_probability
 from test_tokenizer import byte_level
 
@@ -133,7 +133,7 @@ def test_what_the_files_repeat_can_be_what_is_measured(copied):
     (batch,) = batches_by_role(corpus, EVERYBODY, 8)["repeated"]
     # as many as are held out
     assert batch["weights"].any(axis=1).sum() == copied.data.held_out_documents
-    with input_error("no embedded story comes twice; give a number"):
+    with expect_input_error("no embedded story comes twice; give a number"):
         copied = with_fields(copied, {"data.files": "", "data.unique_documents": 20})
         load_corpus(copied)
 
@@ -206,7 +206,9 @@ def test_no_document_is_both_held_out_and_trained_on(corpus):
 
 def test_endless_stories_need_a_number():
     config = with_fields(tiny_config(), {"data.unique_documents": -1})
-    with input_error("data.files is empty: the embedded stories never end; give files of yours"):
+    with expect_input_error(
+        "data.files is empty: the embedded stories never end; give files of yours"
+    ):
         load_corpus(config)
 
 
@@ -220,7 +222,9 @@ def test_a_document_that_is_empty_after_tokenization_is_skipped(
     assert len(load_corpus(config, corpus.tokenizer).table) == 40
     assert "2 empty documents skipped: " in caplog.text and "a.txt:81, " in caplog.text
     monkeypatch.setattr(kind, "encode", lambda self, text: encode(self, ""))
-    with input_error("after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill"):
+    with expect_input_error(
+        "after tokenization: all documents are empty: .*a.txt:1.* and 38 more; fill"
+    ):
         load_corpus(config, corpus.tokenizer)
 
 
@@ -229,7 +233,9 @@ def test_a_plan_without_a_training_document_says_so(corpus, tokenizer, tmp_path)
     """Not that no tokenizer fits."""
     amounts = {"unique_documents": -1, "repeated_documents": 0, "held_out_documents": 1}
     config = on_texts(tmp_path, ["One document and nothing else."], **amounts)
-    with input_error("holds no training document; lower config.data.held_out_documents, or raise"):
+    with expect_input_error(
+        "holds no training document; lower config.data.held_out_documents, or raise"
+    ):
         load_corpus(config, corpus.tokenizer if tokenizer else None)
 
 
@@ -250,7 +256,9 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(tmp_path):
     config = tiny_config()
     fields = {"data.tokenizer": str(tmp_path / "tokenizer.json"), "data.vocabulary_size": 600}
     config = with_fields(config, fields)
-    with input_error("vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"):
+    with expect_input_error(
+        "vocabulary_size is 600, but the tokenizer .*/tokenizer.json has 601 pieces"
+    ):
         load_corpus(config)
     config = with_fields(config, {"data.vocabulary_size": 601})
     assert load_corpus(config).tokenizer.vocabulary_size == 601

@@ -6,7 +6,7 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.data.documents import printable, read_documents
 
@@ -77,7 +77,7 @@ def test_json_lines(tmp_path):
 )
 def test_bad_files_are_refused_with_their_place(tmp_path, name, text, message):
     path = write(tmp_path, name, text)
-    with input_error(message):
+    with expect_input_error(message):
         read_documents(str(path))
 
 
@@ -159,12 +159,14 @@ def test_every_kind_of_file_that_prepare_reads(tmp_path):
 
 
 def test_missing_files_are_refused(tmp_path):
-    with input_error(r"nothing.txt does not exist"):
+    with expect_input_error(r"nothing.txt does not exist"):
         read_documents(str(tmp_path / "nothing.txt"))
-    with input_error(r"\*.txt matches no file"):
+    with expect_input_error(r"\*.txt matches no file"):
         read_documents(str(tmp_path / "*.txt"))
     (tmp_path / "c[1].md").write_text("One.")
-    with input_error(r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'"):
+    with expect_input_error(
+        r"c\[1\].md matches no file; as a path it is there: write '.*c\[\[\]1\].md'"
+    ):
         read_documents(str(tmp_path / "c[1].md"))
-    with input_error(r"is a directory; give a glob"):
+    with expect_input_error(r"is a directory; give a glob"):
         read_documents(str(tmp_path))

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from documents import Source
 
 from memsinks_jax.config import Config, DataConfig, GeneralConfig, TrainingConfig
@@ -84,7 +84,7 @@ def test_roles_are_drawn_at_random():
 def test_all_that_are_left():
     data = dataclasses.replace(PLAN, unique_documents=-1)
     assert len(plan_of(data).documents("unique")) == 41
-    with input_error("8 distinct documents, but the plan needs 9"):
+    with expect_input_error("8 distinct documents, but the plan needs 9"):
         plan_of(data, ONCE[:8])
 
 
@@ -137,16 +137,16 @@ def test_a_cluster_has_one_role(seed, unique):
     for other, of in ((data, np.arange(50)), (by_document, clusters)):
         assert roles_of(plan_of(other, seed=seed, clusters=of)) == roles_of(plain)
     fewer = dataclasses.replace(data, unique_documents=22)
-    with input_error(
+    with expect_input_error(
         "50 distinct documents in 2 clusters, each of one role, but the plan needs 32"
     ):
         plan_of(fewer, seed=seed, clusters=np.repeat([0, 25], 25))
 
 
 def test_too_few_documents_and_nothing_to_train_on():
-    with input_error(r"38 distinct documents, but the plan needs 39 .*lower config.data"):
+    with expect_input_error(r"38 distinct documents, but the plan needs 39 .*lower config.data"):
         plan_of(PLAN, ONCE[:38])
-    with input_error("holds no training document"):
+    with expect_input_error("holds no training document"):
         plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats="remove"))
 
 
@@ -261,5 +261,5 @@ def test_variants_share_the_general_documents():
     ],
 )
 def test_a_general_corpus_that_cannot_be(amounts, budget, problem):
-    with input_error(problem):
+    with expect_input_error(problem):
         general(amounts, token_budget=budget)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.data import nearest
 
@@ -65,13 +65,13 @@ def test_too_many_words_are_sampled_by_their_hashes(monkeypatch):
 
 
 def test_it_is_written_and_read_again(known, tmp_path):
-    with input_error("words.npy cannot be read .*No such file"):
+    with expect_input_error("words.npy cannot be read .*No such file"):
         nearest.read(tmp_path, 3)
     known.written(tmp_path)
     again = nearest.read(tmp_path, 3)
     np.testing.assert_array_equal(shares(again, DOGS[3:9]), shares(known, DOGS[3:9]))
     (tmp_path / nearest.FILE).write_bytes((tmp_path / nearest.FILE).read_bytes()[:100])
-    with input_error("words.npy cannot be read"):
+    with expect_input_error("words.npy cannot be read"):
         nearest.read(tmp_path, 3)
 
 

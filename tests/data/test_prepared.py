@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, expect_input_error
 
 from memsinks_jax.data import ids, prepared
 from memsinks_jax.data.prepared import Prepared
@@ -157,18 +157,20 @@ def test_columns_that_do_not_fit_are_refused(tmp_path):
         (b"", "lengths.npy: damaged .*run memsinks_jax.prepare anew"),
     ):
         path.write_bytes(damaged)
-        with input_error(message) as refused:
+        with expect_input_error(message) as refused:
             Prepared(tmp_path / "a")
         assert "\n" not in str(refused.value)
     path.unlink()
-    with input_error("not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"):
+    with expect_input_error("not a whole prepared corpus .*lengths.npy.*run memsinks_jax.prepare"):
         Prepared(tmp_path / "a")
     path.write_bytes(whole)
     assert len(Prepared(tmp_path / "a")) == 20
     manifest = json.loads((tmp_path / "a" / prepared.MANIFEST).read_text())
     (tmp_path / "a" / prepared.MANIFEST).write_text(json.dumps(manifest | {"format": 1}))
     shutil.rmtree(tmp_path / "a" / "columns")
-    with input_error("prepared by another version; run memsinks_jax.prepare into a new folder"):
+    with expect_input_error(
+        "prepared by another version; run memsinks_jax.prepare into a new folder"
+    ):
         Prepared(tmp_path / "a")
 
 
@@ -254,7 +256,9 @@ def test_too_many_open_files_are_reported_as_such(many):
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-        with input_error(r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n"):
+        with expect_input_error(
+            r"00299.array_record: .*[Tt]oo many open files.* limit is \d+.*ulimit -n"
+        ):
             corpus.read(599)
         with pytest.raises(OSError, match="Too many open files"):
             Prepared(many[0])

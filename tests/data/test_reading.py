@@ -14,7 +14,7 @@ import random
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.data import reading
 from memsinks_jax.data.documents import read_documents
@@ -344,7 +344,7 @@ def test_input_is_found_or_refused(tmp_path, caplog):
         ([os.devnull], "is no file"),
         ([str(tmp_path), str(tmp_path / "a.jsonl")], "a.jsonl is named twice"),
     ):
-        with input_error(message):
+        with expect_input_error(message):
             make_plan(patterns, SETTINGS)
     os.symlink(tmp_path / "a.jsonl", tmp_path / "z.jsonl")
     caplog.clear()
@@ -353,7 +353,7 @@ def test_input_is_found_or_refused(tmp_path, caplog):
     assert not passed.copies  # nothing is skipped: the file is read
     assert "1 further paths to the same files are left out: " in caplog.text
     assert "files are of other kinds, and not read: " in caplog.text
-    with input_error("a .txt file has no field 'domain'"):
+    with expect_input_error("a .txt file has no field 'domain'"):
         make_plan([str(tmp_path / "sub")], SETTINGS | {"group_field": "domain"})
 
 
@@ -392,5 +392,5 @@ def test_the_hub_is_read_by_datasets(tmp_path, monkeypatch):
         1
     ] == f"hf://{tmp_path}:train, part 1 of 3, row 0"
     assert {record.group for record in found if record.text} == {"d"}
-    with input_error("the hub cannot be read .*check the name and the network"):
+    with expect_input_error("the hub cannot be read .*check the name and the network"):
         records_of("hf://nobody/nothing")

@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from documents import Source
 
 from memsinks_jax.config import Config, DataConfig, GeneralConfig
@@ -89,10 +89,10 @@ def test_documents_are_found_by_the_ids_of_every_kind(kind, world):
 
 def test_ids_that_a_source_has_not_are_refused():
     sources = [Source([np.arange(3)] * 2, groups=["a", "b"]), Source([np.arange(3)] * 2)]
-    with input_error("made up was prepared without --group_field"):
+    with expect_input_error("made up was prepared without --group_field"):
         Table(sources, "group")
     sources[0].manifest = {"settings": {"near_duplicates": "none"}}
-    with input_error("made up was prepared without near-duplicates"):
+    with expect_input_error("made up was prepared without near-duplicates"):
         Table(sources, "near_duplicate")
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.data.embedded.stories import story
 from memsinks_jax.data.tokenizer import (
@@ -86,12 +86,12 @@ def test_very_long_lines_count(tokenizer):
 
 
 def test_too_small_a_vocabulary_is_refused():
-    with input_error("raise --config.data.vocabulary_size"):
+    with expect_input_error("raise --config.data.vocabulary_size"):
         train_tokenizer(["".join(map(chr, range(200, 900)))], 300)
 
 
 def test_another_file_is_refused(tokenizer):
-    with input_error("here/tokenizer.model: not a sentencepiece model"):
+    with expect_input_error("here/tokenizer.model: not a sentencepiece model"):
         Tokenizer(b"no model", "here/tokenizer.model")
 
 
@@ -109,7 +109,7 @@ def test_a_tokenizer_json_loses_nothing_either(text):
 def test_half_a_character_is_refused(tokenizer):
     """What Python makes of a command line that is no UTF-8."""
     for one in (tokenizer, JsonTokenizer(byte_level())):
-        with input_error(r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
+        with expect_input_error(r"'caf\\udce9': no text, but half a character at 3; give UTF-8"):
             one.encode("caf\udce9")
 
 
@@ -139,15 +139,17 @@ def test_end_of_text_is_found_by_its_name_or_given():
     given = JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), end_of_text=601)
     assert given.end_of_text == 601
     assert given.decode(np.array([601, 0, 601])) == "!"
-    with input_error("here.json: no token is called <|endoftext|> or </s>"):
+    with expect_input_error("here.json: no token is called <|endoftext|> or </s>"):
         JsonTokenizer(byte_level(["<|im_end|>"]), "here.json")
-    with input_error("here.json: end of text is to be token 602, which the tokenizer does not"):
+    with expect_input_error(
+        "here.json: end of text is to be token 602, which the tokenizer does not"
+    ):
         JsonTokenizer(byte_level(["</s>", "<|im_end|>"]), "here.json", end_of_text=602)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", byte_level()[:-20]])
 def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
-    with input_error("here/tokenizer.json: not a tokenizer.json") as refused:
+    with expect_input_error("here/tokenizer.json: not a tokenizer.json") as refused:
         JsonTokenizer(content, "here/tokenizer.json")
     assert "\n" not in str(refused.value)
 
@@ -155,14 +157,16 @@ def test_a_damaged_tokenizer_json_is_refused_in_one_line(content):
 def test_a_tokenizer_json_without_pieces_is_refused():
     empty = json.loads(byte_level([]))
     empty["model"] |= {"vocab": {}, "merges": []}
-    with input_error("the tokenizer has no pieces"):
+    with expect_input_error("the tokenizer has no pieces"):
         JsonTokenizer(json.dumps(empty).encode())
 
 
 def test_either_kind_is_opened_from_a_file_or_a_folder(tokenizer, tmp_path):
-    with input_error("holds neither tokenizer.model nor tokenizer.json; give the file or a folder"):
+    with expect_input_error(
+        "holds neither tokenizer.model nor tokenizer.json; give the file or a folder"
+    ):
         open_tokenizer(tmp_path)
-    with input_error("none.json: cannot be read: No such file"):
+    with expect_input_error("none.json: cannot be read: No such file"):
         open_tokenizer(tmp_path / "none.json")
     (tmp_path / "tokenizer.json").write_bytes(byte_level(["</s>", "<|im_end|>"]))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
@@ -213,12 +217,14 @@ def test_a_folder_says_its_end_of_text(files, end, stops, tmp_path):
 
 def test_end_of_text_can_be_chosen_by_name(tmp_path):
     folder = folder_of(tmp_path)
-    with input_error(r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
+    with expect_input_error(r"no token is called <\|endoftext\|> .*--end_of_text=TOKEN"):
         open_tokenizer(folder)
     assert open_tokenizer(folder, "<|im_end|>").end_of_text == 602
     folder_of(tmp_path, tokenizer_config={"eos_token": "<|eot|>"})
     assert open_tokenizer(folder, "<|im_end|>").stops == (602,)
-    with input_error(r"end of text is to be '<\|other\|>', which the tokenizer does not have"):
+    with expect_input_error(
+        r"end of text is to be '<\|other\|>', which the tokenizer does not have"
+    ):
         open_tokenizer(folder, "<|other|>")
 
 
@@ -239,10 +245,10 @@ def test_end_of_text_stays_with_the_tokenizer(tmp_path):
         assert (after.begin_of_text, after.end_of_text, after.stops) == (601, 602, (602, 603))
     content = '{"end_of_text": 9999, "begin_of_text": 1, "stops": []}'
     (stored / "special_tokens.json").write_text(content)
-    with input_error(r"end of text is to be token 9999, which the tokenizer does not have"):
+    with expect_input_error(r"end of text is to be token 9999, which the tokenizer does not have"):
         open_tokenizer(stored)
     (stored / "special_tokens.json").write_text("{")
-    with input_error(r"special_tokens.json.* damaged"):
+    with expect_input_error(r"special_tokens.json.* damaged"):
         open_tokenizer(stored)
 
 

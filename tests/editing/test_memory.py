@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.editing.memory import (
     Memory,
@@ -125,7 +125,7 @@ def test_padding_never_fires_and_the_last_place_can_be_asked_for():
         changed(dataclasses.replace(wide, places="last"), real=real, last=last) != X_BTW, axis=-1
     )
     assert (moved == last).all()
-    with input_error("not defined for whole documents"):
+    with expect_input_error("not defined for whole documents"):
         interventions([dataclasses.replace(wide, places="last")], real, None)
 
 
@@ -163,5 +163,5 @@ def test_what_lies_beyond_the_keys_width_stays():
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])
 def test_bounds_that_cannot_be_are_refused(bound):
-    with input_error("must be over 0"):
+    with expect_input_error("must be over 0"):
         memory_of("mlp", 0, KEYS_MW[0], DELTAS_MW[0], bound)

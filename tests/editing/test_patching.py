@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY, input_error
+from conftest import EVERYBODY, expect_input_error
 from test_generation import Bytes, model_of
 
 from memsinks_jax import sinks
@@ -329,13 +329,13 @@ def test_prompts_are_rows_of_their_own():
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(texts, room, words):
-    with input_error(words):
+    with expect_input_error(words):
         encode(Bytes(), texts, 8, room=room)
 
 
 def test_a_target_is_what_follows_the_prompt():
     assert target_token(Bytes(), "ab", " c") == ord(" ") + 8
-    with input_error("--target is empty"):
+    with expect_input_error("--target is empty"):
         target_token(Bytes(), "ab", " ")
 
 
@@ -347,9 +347,9 @@ def test_a_target_that_changes_the_prompts_tokens_is_refused():
         def decode(self, tokens):
             return ""
 
-    with input_error("begin the target with a space"):
+    with expect_input_error("begin the target with a space"):
         target_token(Words(), "ab", "c")
-    with input_error("not in the vocabulary"):
+    with expect_input_error("not in the vocabulary"):
         target_token(Words(), "ab", " c")
 
 

@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.api import Model
 from memsinks_jax.config import with_fields
@@ -127,8 +127,8 @@ def test_what_cannot_be_removed_is_refused(workdir, repeated, tmp_path):
         (Request(text="Nobody wrote this."), {}, "no context of 1 text has a sink"),
         (Request(ids=(name,)), {"spare": 3}, "--spare is of sinks that documents share"),
     ):
-        with input_error(why):
+        with expect_input_error(why):
             forget(workdir, asked, tmp_path / "none", **more)
-    with input_error("known with the corpus of the run alone; give the run, or --shared"):
+    with expect_input_error("known with the corpus of the run alone; give the run, or --shared"):
         forget(tmp_path / "rest", Request(documents=str(tmp_path / "text.txt")), tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -9,7 +9,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config
+from conftest import expect_input_error, read_lines, tiny_config
 
 from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
@@ -167,7 +167,7 @@ def test_the_receipt_repeats_what_tests_of_such_removals_found(run, tmp_path):
     others = [json.dumps({"command": "it", "claims": claims}) for claims in others]
     for content in ("{}", "[", *others):
         (tests / "results.json").write_text(content)
-        with input_error(
+        with expect_input_error(
             "--evidence: .*results.json (is no result of|has no claim that is decided)"
         ):
             forget(workdir, Request(str(files[0])), tmp_path / "other", evidence=tests)
@@ -207,13 +207,13 @@ def test_what_makes_no_sense_is_refused(run, forgotten, tmp_path):
         (forgotten[0], Request(ids=trained[:1]), out, "name them by --documents"),
         (always, Request(ids=trained), out, "takes all 16 sinks of the mlp"),
     ):
-        with input_error(message):
+        with expect_input_error(message):
             forget(where, request, there)
-    with input_error("--spare=0 leaves every sink"):
+    with expect_input_error("--spare=0 leaves every sink"):
         forget(workdir, Request(str(files[0])), out, others=str(everything), spare=0)
-    with input_error("--spare: there are no other documents"):
+    with expect_input_error("--spare: there are no other documents"):
         forget(forgotten[0], Request(str(files[1])), out, spare=3)
-    with input_error("--others=.* holds documents that are removed"):
+    with expect_input_error("--others=.* holds documents that are removed"):
         forget(workdir, Request(str(files[0])), out, others=str(files[0]))
     assert not out.exists()
     assert not list(tmp_path.glob("out.*"))

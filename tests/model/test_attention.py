@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from conftest import input_error
+from conftest import expect_input_error
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
 from jax.sharding import NamedSharding
@@ -277,5 +277,5 @@ def test_auto_takes_the_machines_best(platform, change, expected):
 )
 def test_a_kernel_that_cannot_run_is_refused(kernel, platform, problem):
     config = with_fields(Config(), {"compute.attention": kernel})
-    with input_error(f"config.compute.attention={kernel} {problem}.*use auto"):
+    with expect_input_error(f"config.compute.attention={kernel} {problem}.*use auto"):
         choose_kernel(config, platform)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import EVERYBODY, input_error, tiny_config
+from conftest import EVERYBODY, expect_input_error, tiny_config
 from folders import write
 from test_commands import assert_refused, last_json, run
 from uncached import Continuation
@@ -174,7 +174,7 @@ def test_a_prompt_fills_the_context_to_the_last_place(gpt2):
     asked = [Bytes().encode(prompt)], IDENTITIES[:1], "drop"
     without = Continuation(config, length, END)(params, *asked)[0]
     assert len(written) == 8 and written[:7] == without.tolist()
-    with input_error("248 tokens and 9 to write do not fit in the context of 256"):
+    with expect_input_error("248 tokens and 9 to write do not fit in the context of 256"):
         generator([prompt], Settings(9))
 
 
@@ -299,16 +299,16 @@ def test_no_temperature_is_too_low():
     ],
 )
 def test_settings_that_cannot_be_used(values, words):
-    with input_error(words):
+    with expect_input_error(words):
         Settings(**values)
 
 
 def test_what_the_generator_refuses(gpt2):
     _, _, generator = gpt2
-    with input_error("no prompt"):
+    with expect_input_error("no prompt"):
         generator([])
     for mode in ("own", "other"):
-        with input_error(f"sinks={mode} needs the id"):
+        with expect_input_error(f"sinks={mode} needs the id"):
             generator(["x"], Settings(sinks=mode))
 
 
@@ -329,7 +329,7 @@ def test_the_commands_result(gpt2, monkeypatch, tmp_path):
     several = command.generate(tmp_path, PROMPTS, settings)
     assert several["text"] == [row.text for row in generator(PROMPTS, settings)]
     for document in ("12", "0123456789abcdeg", "0x23456789abcdef", "0123456789abcdef0"):
-        with input_error("16 hexadecimal digits"):
+        with expect_input_error("16 hexadecimal digits"):
             command.generate(tmp_path, ["Once"], settings, document)
     assert (ids.from_hex(ids.to_hex(identity)) == identity).all()
 
@@ -390,7 +390,7 @@ def test_bad_input_is_one_line(folder):
     long = run("generate", path, "--prompt=x", "--max_tokens=256")
     assert_refused(long, "context of 256", "lower max_tokens")
     for mode in ("own", "other"):
-        with input_error(f"--sinks={mode} needs --document=ID"):
+        with expect_input_error(f"--sinks={mode} needs --document=ID"):
             command.generate(folder[0], ["x"], Settings(sinks=mode))
 
 
@@ -399,5 +399,5 @@ def test_what_the_command_refuses(tmp_path):
         ([], Settings(), "--prompt is missing"),
         (["x"], Settings(), str(tmp_path / "nowhere")),
     ):
-        with input_error(words):
+        with expect_input_error(words):
             command.generate(tmp_path / "nowhere", prompts, settings)

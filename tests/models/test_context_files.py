@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import input_error, tiny_config, write_lines
+from conftest import expect_input_error, tiny_config, write_lines
 
 from memsinks_jax.api import Model
 from memsinks_jax.config import with_fields
@@ -63,10 +63,10 @@ def test_what_does_not_belong_together_is_refused(workdir, tmp_path):
         ({CONTEXTS: arrays[CONTEXTS][1:]}, "has a table of .* needs one of"),
     ):
         safetensors.numpy.save_file(arrays | damage, place)
-        with input_error(message):
+        with expect_input_error(message):
             open_run(folder)
     place.unlink()
-    with input_error("contexts.safetensors is missing or damaged"):
+    with expect_input_error("contexts.safetensors is missing or damaged"):
         open_run(folder)
 
 
@@ -200,15 +200,15 @@ def test_files_of_groups_that_do_not_fit_are_refused(grouped, workdir, tmp_path)
     folder = tmp_path / "folder"
     shutil.copytree(grouped / "sources", folder)
     shutil.copy(folder / "sources" / "bo.safetensors", folder / "sources" / "bo2.safetensors")
-    with input_error("both the source 'bo'; delete one"):
+    with expect_input_error("both the source 'bo'; delete one"):
         open_run(folder)
     (folder / "sources" / "bo2.safetensors").unlink()
     weights = safetensors.numpy.load_file(folder / "model.safetensors")
     weights = {name: 2 * array for name, array in weights.items()}
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
-    with input_error("trained with another base than the weights of"):
+    with expect_input_error("trained with another base than the weights of"):
         open_run(folder)
-    with input_error("does not know which group a text is of"):
+    with expect_input_error("does not know which group a text is of"):
         export_sources(workdir, tmp_path / "none")
-    with input_error("no folder with source files"):
+    with expect_input_error("no folder with source files"):
         open_sources(workdir.parent / "kept")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from folders import open_folder, write
 
 from memsinks_jax import sinks
@@ -266,7 +266,7 @@ def test_settings_that_do_not_go_together_are_refused(name, change, message, wri
 
 def check_refused(name, change, message, written):
     content = json.loads((written(name)[0] / "config.json").read_text())
-    with input_error(message):
+    with expect_input_error(message):
         config_json.read_config(content | change, "config.json")
 
 
@@ -333,7 +333,7 @@ def test_numbers_and_lists_are_read_whole():
         config = config_json.read_config(llama | {"rope_scaling": scaling}, "config.json")
         assert config.model.rope_scaling == expected
     for name in ("layer_types", "no_rope_layers"):
-        with input_error(f"{name} has 35 layers, and num_hidden_layers is 36"):
+        with expect_input_error(f"{name} has 35 layers, and num_hidden_layers is 36"):
             config_json.read_config(smollm | {name: smollm[name][:-1]}, "config.json")
 
 
@@ -341,7 +341,7 @@ def test_numbers_and_lists_are_read_whole():
     "change", [{"vocab_size": "many"}, {"vocab_size": [5]}, {"model_type": ["llama"]}]
 )
 def test_a_value_of_the_wrong_kind_is_refused_in_a_line(change):
-    with input_error("config.json: (a value is of the wrong kind|model_type is )"):
+    with expect_input_error("config.json: (a value is of the wrong kind|model_type is )"):
         config_json.read_config(HUB["Llama-3.2-1B"] | change, "config.json")
 
 
@@ -366,14 +366,14 @@ def test_a_model_keeps_its_context_if_no_table_was_cut(name, length, expected, t
 
 def test_what_stops_a_file_of_the_hub_is_named():
     """Not one of the fields before it, which say nothing."""
-    with input_error("rope_type is 'longrope'; only default, linear and llama3"):
+    with expect_input_error("rope_type is 'longrope'; only default, linear and llama3"):
         config_json.read_config(HUB["Phi-4-mini-instruct"], "config.json")
 
 
 def test_what_a_family_lacks_is_not_exported(written, tokenizer, tmp_path):
     config, _, params = open_folder(written("SmolLM2")[0])
     config = with_fields(config, {"model.window": 5})
-    with input_error(
+    with expect_input_error(
         "llama as Hugging Face has it computes with window 0, but config.model.window is 5"
     ):
         write(tmp_path / "hf", config, params, tokenizer)

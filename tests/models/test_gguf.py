@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
-from conftest import input_error
+from conftest import expect_input_error
 from folders import open_folder
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -330,19 +330,21 @@ def written(pieces, tmp_path):
     return tmp_path / "a.gguf"
 
 
-def refused(path, message):
-    with input_error(message) as error:
+def expect_refused(path, message):
+    with expect_input_error(message) as error:
         open_folder(path)
     assert "\n" not in str(error.value)
 
 
 def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, monkeypatch):
     (tmp_path / "cut.gguf").write_bytes(written.read_bytes()[:2000])
-    refused(tmp_path / "cut.gguf", "cut.gguf: cannot be read as GGUF")
+    expect_refused(tmp_path / "cut.gguf", "cut.gguf: cannot be read as GGUF")
     (tmp_path / "text.gguf").write_text("no model")
-    refused(tmp_path / "text.gguf", "text.gguf: cannot be read as GGUF")
+    expect_refused(tmp_path / "text.gguf", "text.gguf: cannot be read as GGUF")
     shutil.copy(written, tmp_path / "m-00001-of-00002.gguf")
-    refused(tmp_path / "m-00001-of-00002.gguf", "m-00002-of-00002.gguf is missing, a part of")
+    expect_refused(
+        tmp_path / "m-00001-of-00002.gguf", "m-00002-of-00002.gguf is missing, a part of"
+    )
     unknown = "which is not known here"
     for field, value, message in (
         (
@@ -365,7 +367,7 @@ def test_what_cannot_be_read_is_refused_in_a_line(written, pieces, tmp_path, mon
     ):
         with monkeypatch.context() as patch:
             patch.setitem(open_gguf(written).fields, field, value)
-            refused(written, message)
+            expect_refused(written, message)
     open_folder(written)
 
 
@@ -405,7 +407,7 @@ def test_an_unused_piece_is_no_token(written, monkeypatch, capfd):
     assert open_folder(written)[0].data.vocabulary_size == len(listed)
     assert "".join(capfd.readouterr()) == ""
     monkeypatch.setitem(open_gguf(written).fields, "tokenizer.ggml.merges", ["nothing known"])
-    with input_error("its tokenizer is damaged"):
+    with expect_input_error("its tokenizer is damaged"):
         open_tokenizer(written)
 
 
@@ -440,9 +442,9 @@ def test_other_rotary_factors_are_refused(pieces, tmp_path, monkeypatch):
     write(tmp_path / "a.gguf", "llama 3.2", pieces)
     with monkeypatch.context() as patch:
         patch.setitem(open_gguf(tmp_path / "a.gguf").fields, "llama.attention.key_length", 16)
-        refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
+        expect_refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
     monkeypatch.setattr(gguf_model, "_LLAMA3", gguf_model._LLAMA3 | {"high_freq_factor": 3.0})
-    refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
+    expect_refused(tmp_path / "a.gguf", "are not scaled as Llama 3.1's or 3.2's")
 
 
 def test_a_quantisation_that_cannot_be_read_is_refused(written, monkeypatch):
@@ -450,7 +452,7 @@ def test_a_quantisation_that_cannot_be_read_is_refused(written, monkeypatch):
         raise NotImplementedError("Dequantization for IQ9 is not yet implemented")
 
     monkeypatch.setattr(gguf.quants, "dequantize", fails)
-    refused(
+    expect_refused(
         written,
         "which the gguf package cannot read .*; take another quantisation of this model, such as "
         "Q8_0",

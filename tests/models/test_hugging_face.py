@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from folders import open_folder, random_params, write
 
 from memsinks_jax import sinks
@@ -242,7 +242,7 @@ def test_what_cannot_be_read_exactly_is_refused(written, tmp_path, change, messa
     for name in [name for name, value in change.items() if value is None]:
         del content[name]
     path.write_text(json.dumps(content))
-    with input_error(message):
+    with expect_input_error(message):
         open_folder(tmp_path / "hf")
 
 
@@ -250,7 +250,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     config = config_of("llama")
     config = with_fields(config, {"data.vocabulary_size": tokenizer.vocabulary_size - 1})
     write(tmp_path / "hf", config, random_params(config), tokenizer)
-    with input_error(
+    with expect_input_error(
         r"the tokenizer has (\d+) tokens and the model \d+; they are not of one model"
     ):
         open_folder(tmp_path / "hf")
@@ -260,7 +260,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
 def test_a_config_that_is_none_is_refused(written, tmp_path, content):
     copied(written, tmp_path)
     (tmp_path / "hf" / "config.json").write_text(content)
-    with input_error(r"config.json cannot be read"):
+    with expect_input_error(r"config.json cannot be read"):
         open_folder(tmp_path / "hf")
 
 
@@ -280,7 +280,7 @@ def test_what_is_no_folder_of_a_model_gets_advice(opened, tmp_path, monkeypatch)
         (hub, f"^{hub} is no folder; .*: hf://{hub}$"),
         ("empty", r"^empty.config.json cannot be read \(.*\); give the folder of a training run"),
     ):
-        with input_error(problem) as refused:
+        with expect_input_error(problem) as refused:
             opened(pathlib.Path(place))
         assert "\n" not in str(refused.value)
 
@@ -302,11 +302,11 @@ def test_what_the_file_system_refuses_is_its_error(tmp_path):
 def test_weights_that_cannot_be_read_are_refused(written, tmp_path):
     path = copied(written, tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with input_error(r"model.safetensors: cannot be read as weights"):
+    with expect_input_error(r"model.safetensors: cannot be read as weights"):
         open_folder(tmp_path / "hf")
     path.unlink()
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"a pickle")
-    with input_error(r"hf holds no model.safetensors.*convert it: .*save_pret"):
+    with expect_input_error(r"hf holds no model.safetensors.*convert it: .*save_pret"):
         open_folder(tmp_path / "hf")
 
 
@@ -315,7 +315,7 @@ def test_parts_without_their_index_are_refused(written, tmp_path):
     (tmp_path / "hf" / "model.safetensors").rename(
         tmp_path / "hf" / "model-00001-of-00002.safetensors"
     )
-    with input_error(
+    with expect_input_error(
         "holds model-00001-of-00002.safetensors, .* no model.safetensors.index.json; copy"
     ):
         open_folder(tmp_path / "hf")
@@ -339,7 +339,7 @@ def test_weights_of_a_type_without_its_scales_are_refused(kind, written, tmp_pat
         + text
         + content[8 + size :][: header[name]["data_offsets"][1]]
     )
-    with input_error(f"tensor model.norm.weight is of type {kind}, .* dequantize"):
+    with expect_input_error(f"tensor model.norm.weight is of type {kind}, .* dequantize"):
         open_folder(tmp_path / "hf")
 
 
@@ -349,7 +349,7 @@ def test_a_tensor_that_is_no_number_is_named(value, written, tmp_path):
     tensors = safetensors.numpy.load_file(path)
     tensors["model.norm.weight"][3] = value
     safetensors.numpy.save_file(tensors, path)
-    with input_error(r"hf: tensor model\.norm\.weight holds nan or inf"):
+    with expect_input_error(r"hf: tensor model\.norm\.weight holds nan or inf"):
         open_folder(tmp_path / "hf")
 
 
@@ -367,13 +367,13 @@ def test_an_index_stays_in_its_folder(name, written, tmp_path):
         if name != 7
         else ": not an index of weights"
     )
-    with input_error(rf"index\.json ?{problem}"):
+    with expect_input_error(rf"index\.json ?{problem}"):
         open_folder(tmp_path / "hf")
 
 
 def test_an_existing_folder_is_not_changed(written, tokenizer):
     before = {path: path.stat().st_mtime_ns for path in written.iterdir()}
-    with input_error("exists; use another --out"):
+    with expect_input_error("exists; use another --out"):
         write(written, config_of("llama"), random_params(config_of("llama")), tokenizer)
     assert {path: path.stat().st_mtime_ns for path in written.iterdir()} == before
 
@@ -392,7 +392,7 @@ def test_nothing_is_half_written(tokenizer, tmp_path, monkeypatch):
 def test_a_model_that_theirs_cannot_be_is_refused(tokenizer, tmp_path):
     config = config_of("gpt2")
     config = with_fields(config, {"model.kv_heads": 1})
-    with input_error(
+    with expect_input_error(
         "gpt2 as Hugging Face has it computes with kv_heads 2, but config.model.kv_heads is 1"
     ):
         write(tmp_path / "hf", config, random_params(config), tokenizer)

@@ -5,7 +5,7 @@ import sys
 import types
 
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.config import Config, flatten, to_json, with_fields
 from memsinks_jax.models.initial import inherit
@@ -45,9 +45,9 @@ def test_what_the_command_line_gives_is_given_also_if_it_is_the_default(tmp_path
     assert inherit(config, given={"model.initial"}).sinks.active_fraction == 0.1
     of_sinks = inherit(config, given={"sinks.active_fraction"}).sinks
     assert of_sinks.active_fraction == Config().sinks.active_fraction
-    with input_error(r"config\.model\.heads is 4, and that of config.model.initial=.* is 9"):
+    with expect_input_error(r"config\.model\.heads is 4, and that of config.model.initial=.* is 9"):
         inherit(config, given={"model.heads"})
-    with input_error(r"config\.model\.hidden is 128"):
+    with expect_input_error(r"config\.model\.hidden is 128"):
         inherit(config)  # in Python what differs from the default is given
 
 
@@ -81,13 +81,17 @@ def test_learned_positions_are_the_models(tmp_path):
 )
 def test_a_contradiction_is_refused_by_name(field, value, tmp_path):
     place = model_at(tmp_path / "model", LLAMA)
-    with input_error(rf"config\.{field} is {value}, and that of config.model.initial=.*/model is"):
+    with expect_input_error(
+        rf"config\.{field} is {value}, and that of config.model.initial=.*/model is"
+    ):
         inherit(with_fields(Config(), {"model.initial": place, field: value}))
 
 
 def test_trained_neurons_do_not_become_sinks(tmp_path):
     place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
-    with input_error("has no sinks, and with config.sinks.kind=by_document trained neurons would"):
+    with expect_input_error(
+        "has no sinks, and with config.sinks.kind=by_document trained neurons would"
+    ):
         inherit(with_fields(Config(), {"model.initial": place}))
     none = with_fields(Config(), {"model.initial": place, "sinks.kind": "none"})
     assert inherit(none).model.heads == 9
@@ -101,7 +105,7 @@ def test_a_pool_is_added_to_a_model_without_sinks(tmp_path):
     assert config.sinks.sparse and config.sinks.sampling == "floyd"
     assert partition(config.model, config.sinks) == (40, 64)
     dense = with_fields(Config(), asked | {"sinks.sparse": False})
-    with input_error("add new ones with config.sinks.pool=4096"):
+    with expect_input_error("add new ones with config.sinks.pool=4096"):
         inherit(dense, given={*asked, "sinks.sparse"})
     run = model_at(tmp_path / "run", flatten(config))
     assert inherit(with_fields(Config(), asked), tmp_path / "run", given=set(asked)) == config
@@ -120,7 +124,7 @@ def test_settings_of_a_pool_are_not_overwritten(field, value, message, tmp_path)
     place = model_at(tmp_path / "model", {**LLAMA, "sinks.kind": "none"})
     asked = {"model.initial": place, "sinks.pool": 64, "sinks.active": 4, field: value}
     for given in (None, set(asked)):
-        with input_error(message):
+        with expect_input_error(message):
             inherit(with_fields(Config(), asked), given=given)
 
 
@@ -140,7 +144,7 @@ def test_a_run_that_has_begun_needs_the_model_no_more(tmp_path):
     found = inherit(with_fields(Config(), {"model.initial": "elsewhere"}), tmp_path / "run")
     assert found.model == with_fields(Config(), LLAMA | {"model.initial": "elsewhere"}).model
     assert found.data.tokenizer == "gone"
-    with input_error("gone"):
+    with expect_input_error("gone"):
         inherit(with_fields(Config(), {"model.initial": str(tmp_path / "gone")}))
 
 

@@ -8,7 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import EVERYBODY, input_error, tiny_config
+from conftest import EVERYBODY, expect_input_error, tiny_config
 from folders import open_folder, random_params, write
 from test_tokenizer import CHAT, byte_level
 
@@ -157,7 +157,7 @@ def test_documents_with_another_end_of_text_are_refused_by_name(theirs, text, tm
     asked = {"model.initial", "sinks.kind", "data.files", "data.tokenizer", "data.unique_documents"}
     fields = {"data.repeated_documents": 2, "data.held_out_documents": 4}
     config = with_fields(inherit(config, given=asked), fields)
-    with input_error(
+    with expect_input_error(
         "another tokenizer or end of text; add --config.data.tokenizer=.*, of prepare"
     ):
         train_and_evaluate(config, tmp_path / "run")
@@ -318,7 +318,7 @@ def test_a_template_that_cannot_be_used_is_one_line(template, message, theirs, t
     (folder / "chat_template.jinja").unlink()
     settings = read(folder, "tokenizer_config") | {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with input_error(message):
+    with expect_input_error(message):
         open_chat(folder, open_tokenizer(folder))("hello")
 
 

@@ -17,7 +17,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 import tokenizers
-from conftest import contents, input_error, python, tiny_config
+from conftest import contents, expect_input_error, python, tiny_config
 from folders import random_params
 
 from memsinks_jax import sinks
@@ -302,7 +302,7 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     of_anna = evaluate(out, "own", str(tmp_path / "text.txt"), group="anna")
     assert of_anna["loss"] == pytest.approx(losses["anna"])
     assert model.loss([text], "own") == model.loss([text])  # it is about none of them
-    with input_error("no group 'ana' among 5; did you mean 'anna"):
+    with expect_input_error("no group 'ana' among 5; did you mean 'anna"):
         generate(out, ["Once"], Settings(sinks="own"), group="ana")
     settings = Settings(sinks="own", max_tokens=4, temperature=0)
     assert generate(out, ["Once"], settings, group="anna")["tokens"] == 4
@@ -310,7 +310,7 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     imported = open_run(tmp_path / "run")
     assert imported.groups == IN_ORDER and imported.opened(imported.group_id("anna"))
     jax.tree.map(np.testing.assert_array_equal, imported.params, model.run.params)
-    with input_error("has sinks of 5 groups; leave out --pool"):
+    with expect_input_error("has sinks of 5 groups; leave out --pool"):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
 
 
@@ -367,7 +367,7 @@ def test_the_base_is_known_however_it_is_stored(folder, tmp_path, monkeypatch):
         if same:
             assert open_run(place).groups == IN_ORDER
         else:
-            with input_error("trained with another base than the weights of"):
+            with expect_input_error("trained with another base than the weights of"):
                 open_run(place)
 
 
@@ -387,7 +387,7 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
     np.testing.assert_allclose(logits_with(whole_folder, []), every, atol=1e-4)
     assert "sources --folder=" in (tmp_path / "two" / "README.md").read_text()
     for names, message in ((["anna", "anna"], "named twice"), (["ana"], "no group 'ana'")):
-        with input_error(message):
+        with expect_input_error(message):
             export(folder[0], tmp_path / "refused", True, "float32", groups=names)
     assert not (tmp_path / "refused").exists()
 
@@ -448,12 +448,14 @@ def test_a_file_that_does_not_fit_is_neither_added_nor_opened(name, strangers, f
     path, message = strangers[name]
     place = copied(folder, tmp_path)
     before = contents(place)
-    with input_error(message):
+    with expect_input_error(message):
         sources.open_sources(place).add(path)
     assert contents(place) == before and len(list((place / "sources").iterdir())) == len(NAMES)
     if path.exists():  # put there by hand
         shutil.copyfile(path, place / "sources" / "put.safetensors")
-        with input_error("are both the source 'anna'" if name == "known already" else message):
+        with expect_input_error(
+            "are both the source 'anna'" if name == "known already" else message
+        ):
             open_run(place)
 
 
@@ -469,14 +471,14 @@ def test_what_has_no_sources_of_its_own_is_refused(run, folder, tokenizer, tmp_p
         (never, "no group came back in training"),
         (tmp_path / "plain", "without sinks"),
     ):
-        with input_error(message):
+        with expect_input_error(message):
             export_sources(place, tmp_path / "out")
-    with input_error("exists; use another --sources"):
+    with expect_input_error("exists; use another --sources"):
         export_sources(run, folder[0])
     for place in (tmp_path / "plain", run, tmp_path / "nowhere"):
-        with input_error("no folder with source files"):
+        with expect_input_error("no folder with source files"):
             sources.open_sources(place).remove("anna")
-    with input_error("has no source 'ana'; it has '..', "):
+    with expect_input_error("has no source 'ana'; it has '..', "):
         sources.open_sources(folder[0]).remove("ana")
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import sentencepiece
-from conftest import input_error
+from conftest import expect_input_error
 from test_tokenizer import AWKWARD, TEXTS, byte_level
 
 from memsinks_jax.data.embedded.stories import story
@@ -252,6 +252,6 @@ def test_symbols_of_the_user_are_taken_as_in_sentencepiece(tmp_path):
     ids=str,
 )
 def test_a_sentencepiece_model_with_other_settings_is_refused(other, tmp_path):
-    with input_error("tokenizer.model: it was made with other settings"):
+    with expect_input_error("tokenizer.model: it was made with other settings"):
         write_tokenizer(sentencepiece_model(**other), tmp_path, 64)
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ import math
 import shutil
 
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, expect_input_error
 
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.planning import cards, topology
@@ -27,7 +27,7 @@ from memsinks_jax.training import flops
     ],
 )
 def test_unknown_slices_are_refused_with_what_there_is(name, message):
-    with input_error(message) as refusal:
+    with expect_input_error(message) as refusal:
         topology.devices_of(name)
     assert "\n" not in str(refusal.value)
 
@@ -35,7 +35,7 @@ def test_unknown_slices_are_refused_with_what_there_is(name, message):
 def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    with input_error(r"pip install 'jax\[tpu\]'"):
+    with expect_input_error(r"pip install 'jax\[tpu\]'"):
         topology.devices_of("v5e:4x4")
 
 
@@ -49,7 +49,7 @@ def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
     ],
 )
 def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
-    with input_error(message):
+    with expect_input_error(message):
         topology.devices_of(*given)
 
 
@@ -57,7 +57,7 @@ def test_slices_are_of_tpus_and_nodes_of_gpus(given, message):
 def test_without_the_compiler_for_gpus_one_line_says_what_to_install(monkeypatch, installed):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with input_error(r"is not installed; run: pip install '\.\[plan-gpu\]'"):
+    with expect_input_error(r"is not installed; run: pip install '\.\[plan-gpu\]'"):
         topology.devices_of("h100:8")
 
 

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from conftest import input_error, tiny_config, write_lines
+from conftest import expect_input_error, tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import with_fields
@@ -288,16 +288,16 @@ def test_a_corpus_without_prompts_says_nothing_of_them(model, tmp_path):
         ({"messages_field": "m"}, "--messages_field"),
     ):
         (tmp_path / "a.jsonl").touch()
-        with input_error(message):
+        with expect_input_error(message):
             prepare([path], str(model), tmp_path / "out", **more)
 
 
 def test_a_folder_with_prompts_does_not_go_on_without(pairs, model):
     source = json.loads((pairs / "manifest.json").read_text())["sources"][0]["path"]
     about = {"text_field": "answer", "group_field": "author"}
-    with input_error("was started with --prompt_field=question; give it"):
+    with expect_input_error("was started with --prompt_field=question; give it"):
         prepare([source], str(model), pairs, **about)
-    with input_error(r"--template=Question: .* not \{prompt\}!; give that"):
+    with expect_input_error(r"--template=Question: .* not \{prompt\}!; give that"):
         prepare([source], str(model), pairs, prompt_field="question", template="{prompt}!", **about)
 
 
@@ -346,7 +346,7 @@ def test_what_cannot_be_prepared_is_one_line(line, model, tmp_path):
     settings, message = line.split(" | ")
     settings = dict(setting.split("=", 1) for setting in settings.split())
     row = {"q": "q", "text": "t", "blank": " \n"} | TALKS
-    with input_error(message):
+    with expect_input_error(message):
         prepared_of([row], model, tmp_path, **settings)
     assert not (tmp_path / "out").exists()
 
@@ -367,7 +367,7 @@ def test_a_chat_template_without_recognizable_answers_is_one_line(
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"eos_token": "<|end|>", "chat_template": template})
     )
-    with input_error(message):
+    with expect_input_error(message):
         prepared_of([{"messages": TALK}], tmp_path, tmp_path, messages_field="messages")
 
 
@@ -390,7 +390,7 @@ def test_what_a_chat_template_does_not_write_is_refused_by_name_and_place(
     about, message, model, tmp_path
 ):
     row = {"messages": [TALK[0], TALK[1] | about[0]]} | about[1]
-    with input_error(rf"out.jsonl:2: .*: its chat template does not write {message}"):
+    with expect_input_error(rf"out.jsonl:2: .*: its chat template does not write {message}"):
         prepared_of([{"messages": TALK}, row], model, tmp_path, messages_field="messages")
 
 
@@ -404,10 +404,10 @@ def test_unusable_answers_are_skipped_and_counted(model, tmp_path):
     found = prepared_of(rows, model, tmp_path, prompt_field="q", on_error="skip")
     assert (found["documents"], found["skipped"]) == (1, 3)
     assert "an answer is empty" in found["skipped_reasons"]
-    with input_error("--messages_field|chat template is that of a model"):
+    with expect_input_error("--messages_field|chat template is that of a model"):
         prepared_of(rows, None, tmp_path, "chat", messages_field="messages")
     (tmp_path / "a.txt").write_text("text")
-    with input_error(r"a .txt file has no field 'q'; omit --prompt_field"):
+    with expect_input_error(r"a .txt file has no field 'q'; omit --prompt_field"):
         prepare([str(tmp_path / "a.txt")], str(model), tmp_path / "txt", prompt_field="q")
 
 
@@ -443,5 +443,5 @@ def test_prompts_that_fill_a_row_are_reported(pairs):
         corpus.answering(every).tolist()
         == np.flatnonzero(corpus.table.sources[0].prompts < longest).tolist()
     )
-    with input_error("no answer begins in the first 4 tokens of its document"):
+    with expect_input_error("no answer begins in the first 4 tokens of its document"):
         load_corpus(with_fields(config, {"data.row_length": 4}))

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data import contexts
@@ -133,14 +133,14 @@ def test_what_a_plan_repeats_comes_on_top(folder):
 
 
 def test_another_search_is_refused(folder):
-    with input_error("contexts were not sought in .*none; run memsinks_jax.prepare"):
+    with expect_input_error("contexts were not sought in .*none; run memsinks_jax.prepare"):
         run_on(folder / "none")
-    with input_error("config.contexts.length is 6, but .*other was searched with 5"):
+    with expect_input_error("config.contexts.length is 6, but .*other was searched with 5"):
         run_on(folder / "other")
     for given, why in {
         "length": "length is none of length=6",
         "size=3": "size=3 is none",
         "times=1": "times is 1; it",
     }.items():
-        with input_error(f"--contexts={given}: {why}"):
+        with expect_input_error(f"--contexts={given}: {why}"):
             prepare(["x"], None, folder / "new", contexts=given)

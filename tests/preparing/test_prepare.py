@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import ROOT, input_error, python, read_lines, tiny_config, write_lines
+from conftest import ROOT, expect_input_error, python, read_lines, tiny_config, write_lines
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import with_fields
@@ -237,7 +237,9 @@ def test_what_stops_while_the_corpus_is_put_together_goes_on(folder, tmp_path, m
             if pathlib.Path(error.filename).name == "lengths.npy":
                 clusters = tmp_path / "out" / "work" / "clusters" / "00000.npy"
                 clusters.rename(tmp_path / "clusters")
-                with input_error("shard 0 is lost; delete the folder and prepare the corpus anew"):
+                with expect_input_error(
+                    "shard 0 is lost; delete the folder and prepare the corpus anew"
+                ):
                     prepare(*arguments, tmp_path / "out", group_field="domain")
                 (tmp_path / "clusters").rename(clusters)
     assert {"lengths.npy", "members.npy", "groups.json", "manifest.json", "work.done"} <= {
@@ -271,7 +273,7 @@ def test_stop_and_skip(folder, tmp_path):
     bad = [{"text": None, "domain": "d0"}, {"text": " ", "domain": "d0"}, {"text": "x"}]
     write_lines(tmp_path / "a.jsonl", [*ROWS[:3], *bad, *ROWS[3:5]])
     arguments = ([str(tmp_path / "a.jsonl")], str(folder / "tokenizer.model"))
-    with input_error('a.jsonl:4: field "text" is null.*or give --on_error=skip'):
+    with expect_input_error('a.jsonl:4: field "text" is null.*or give --on_error=skip'):
         prepare(*arguments, tmp_path / "stop", group_field="domain")
     assert not list((tmp_path / "stop" / "shards").iterdir())
     # as the line says
@@ -281,7 +283,7 @@ def test_stop_and_skip(folder, tmp_path):
     places = [record["place"] for record in skipped]
     assert places == [f"{tmp_path}/a.jsonl:{line}" for line in (4, 5, 6)]
     write_lines(tmp_path / "a.jsonl", bad)
-    with input_error("no document is left of the input"):
+    with expect_input_error("no document is left of the input"):
         prepare(*arguments, tmp_path / "none", group_field="domain", on_error="skip")
 
 
@@ -292,7 +294,7 @@ def test_a_file_on_several_paths_is_named_by_the_shortest(tmp_path):
     settings = {"on_error": "stop", "group_field": "", "shard_mib": 0}
     plan = inputs.make_plan(patterns[:1], settings)
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
-    with input_error("m.jsonl is named twice; name every file once"):
+    with expect_input_error("m.jsonl is named twice; name every file once"):
         inputs.make_plan(patterns[1:] * 2, settings)
     plan = inputs.make_plan(patterns, settings | {"on_error": "skip"})
     assert [source.path for source in plan.sources] == [str(tmp_path / "m.jsonl")]
@@ -308,7 +310,7 @@ def test_line_ends_make_no_other_document(folder, tmp_path):
 
 @pytest.mark.parametrize("settings", [{"text_field": "body"}, {"group_field": "source"}])
 def test_a_wrong_field_begins_nothing(folder, tmp_path, settings):
-    with input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
+    with expect_input_error(f'a.jsonl:1: field "{next(iter(settings.values()))}" is missing'):
         prepared(folder, ROWS, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
@@ -318,23 +320,25 @@ def test_another_input_tokenizer_or_setting_is_refused(folder, tmp_path):
     given = ([str(tmp_path / "*.jsonl")], str(folder / "tokenizer.model"), tmp_path / "out")
     prepare(*given, near_duplicates="none")
     before = content(tmp_path / "out")
-    with input_error("started with another tokenizer"):
+    with expect_input_error("started with another tokenizer"):
         prepare(given[0], str(folder / "tokenizer.json"), given[2], near_duplicates="none")
-    with input_error("started with --near_duplicates=none, not loose"):
+    with expect_input_error("started with --near_duplicates=none, not loose"):
         prepare(*given, near_duplicates="loose")
     write_lines(tmp_path / "b.jsonl", ROWS)
-    with input_error("b.jsonl is new since"):
+    with expect_input_error("b.jsonl is new since"):
         prepare(*given, near_duplicates="none")
     (tmp_path / "b.jsonl").unlink()
     write_lines(tmp_path / "a.jsonl", ROWS[1:])
-    with input_error("a.jsonl has changed since"):
+    with expect_input_error("a.jsonl has changed since"):
         prepare(*given, near_duplicates="none")
-    with input_error("holds other files"):
+    with expect_input_error("holds other files"):
         prepare(*given[:2], tmp_path)
     assert content(tmp_path / "out") == before
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
-    with input_error("prepared by another version; run memsinks_jax.prepare into a new folder"):
+    with expect_input_error(
+        "prepared by another version; run memsinks_jax.prepare into a new folder"
+    ):
         prepare(*given, near_duplicates="none")
 
 
@@ -419,10 +423,10 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
     found = prepared(folder, ROWS, tmp_path / "out", near_duplicates="none")
     assert found["near_duplicate_clusters"] == 0
     config = config_on(tmp_path / "out")
-    with input_error("the run's is another tokenizer than that of"):
+    with expect_input_error("the run's is another tokenizer than that of"):
         load_corpus(config, JsonTokenizer(byte_level()))
     config = with_fields(config, {"data.tokenizer": str(folder / "tokenizer.json")})
-    with input_error("tokenizer.json is another tokenizer than that of"):
+    with expect_input_error("tokenizer.json is another tokenizer than that of"):
         load_corpus(config)
     config = with_fields(config, {"data.tokenizer": ""})
     for kind, message in (
@@ -430,16 +434,16 @@ def test_a_run_refuses_what_the_prepared_corpus_is_not(folder, tmp_path):
         ("near_duplicate", "without near-duplicates"),
     ):
         config = with_fields(config, {"data.ids": kind})
-        with input_error(message):
+        with expect_input_error(message):
             load_corpus(config)
     config = with_fields(config, {"data.files": "", "data.unique_documents": 20})
-    with input_error("config.data.ids is near_duplicate, which only a prepared corpus has"):
+    with expect_input_error("config.data.ids is near_duplicate, which only a prepared corpus has"):
         load_corpus(config)
     (tmp_path / "out" / "shards" / "00000.array_record").write_bytes(b"damaged")
-    with input_error("00000.array_record: another number of documents"):
+    with expect_input_error("00000.array_record: another number of documents"):
         Prepared(tmp_path / "out").read(0)
     (tmp_path / "out" / "columns" / "copies.npy").unlink()
-    with input_error("not a whole prepared corpus"):
+    with expect_input_error("not a whole prepared corpus"):
         Prepared(tmp_path / "out")
 
 
@@ -454,10 +458,10 @@ def test_two_prepared_corpora_make_a_mixture(folder, tmp_path):
     assert [corpus.document(i).text for i in unique] == others  # the copy is of the first corpus
     assert (corpus.table.source_of(unique) == 1).all()
     config = with_fields(config, {"canaries.documents": 1})
-    with input_error("canaries go into text files only"):
+    with expect_input_error("canaries go into text files only"):
         load_corpus(config)
     config = with_fields(config, {"general.files": str(tmp_path / "a.jsonl")})
-    with input_error(r"a.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
+    with expect_input_error(r"a.jsonl is not prepared, but .*run memsinks_jax.prepare on it too"):
         load_corpus(config)
 
 
@@ -545,7 +549,7 @@ def test_ray_writes_the_same(folder, tmp_path):
         prepare(*arguments, tmp_path / "local", **alike)
         prepare(*arguments, tmp_path / "ray", executor="ray", workers=2, **alike)
         assert content(tmp_path / "ray") == content(tmp_path / "local")
-        with input_error('a.jsonl:1: field "text" is null'):
+        with expect_input_error('a.jsonl:1: field "text" is null'):
             prepared(folder, [{"text": None}], tmp_path / "stop", executor="ray")
     finally:
         ray.shutdown()
@@ -578,7 +582,7 @@ def test_slurm_writes_the_same(folder, tmp_path, monkeypatch):
     prepare(*given, workers=2, group_field="domain", **slurm)
     assert content(tmp_path / "out") == content(folder / "out")
     shutil.rmtree(tmp_path / "out")
-    with input_error('a.jsonl:1: field "text" is null'):
+    with expect_input_error('a.jsonl:1: field "text" is null'):
         prepared(folder, [{"text": None}], tmp_path / "stop", **slurm)
 
 
@@ -596,7 +600,7 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
         (None, "<|eot|>", r"--end_of_text=<\|eot\|> is of a tokenizer.json"),
         (folder, "<|none|>", r"to be '<\|none\|>', which the tokenizer does not have"),
     ):
-        with input_error(message):
+        with expect_input_error(message):
             prepare(given, tokenizer, tmp_path / "none", end_of_text=token)
     assert not (tmp_path / "none").exists()
     for name, token, end in (("chosen", "<|eot|>", 601), ("usual", "", 600)):
@@ -606,5 +610,5 @@ def test_end_of_text_is_the_folders_or_the_one_that_is_chosen(tmp_path):
         assert corpus.tokenizer.end_of_text == end == manifest["end_of_text"]
         assert ("end_of_text" in manifest["settings"]) == bool(token)
         assert corpus.rows()[0]["inputs"][0] == corpus.tokenizer.begin_of_text == 602
-    with input_error("end_of_text"):
+    with expect_input_error("end_of_text"):
         prepare(given, folder, tmp_path / "chosen", near_duplicates="none", end_of_text="<|end|>")

@@ -7,7 +7,7 @@ import os
 import re
 
 import pytest
-from conftest import contents, input_error, python, tiny_config, write_lines
+from conftest import contents, expect_input_error, python, tiny_config, write_lines
 
 from memsinks_jax.config import DataConfig, with_fields
 from memsinks_jax.data import reading
@@ -73,7 +73,7 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
         with pytest.raises(OSError, match="No space left on device"):
             prepare(*arguments, tmp_path / "twice", **alike)
     if last == 3:
-        with input_error("started with --vocabulary_size=2048, not 400"):
+        with expect_input_error("started with --vocabulary_size=2048, not 400"):
             prepare(*arguments, tmp_path / "twice", vocabulary_size=400, **alike)
         there = lambda *_: pytest.fail("the tokenizer is there")  # noqa: E731
         monkeypatch.setattr(vocabulary, "train_tokenizer", there)
@@ -90,15 +90,17 @@ def test_a_folder_keeps_to_the_tokenizer_that_it_was_begun_with(tmp_path):
     prepare(arguments[0], str(given), arguments[1], **alike)
     prepare(arguments[0], None, arguments[2], **alike)
     before = contents(tmp_path)
-    with input_error("given was started with a --tokenizer; give it, or another --out"):
+    with expect_input_error("given was started with a --tokenizer; give it, or another --out"):
         prepare(arguments[0], None, arguments[1], **alike)
-    with input_error("trained was started with another tokenizer"):
+    with expect_input_error("trained was started with another tokenizer"):
         prepare(arguments[0], str(given), arguments[2], **alike)
-    with input_error("started with --vocabulary_size=2048, not 500"):
+    with expect_input_error("started with --vocabulary_size=2048, not 500"):
         prepare(arguments[0], None, arguments[2], vocabulary_size=500, **alike)
-    with input_error("--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"):
+    with expect_input_error(
+        "--vocabulary_size is of a tokenizer that is trained, not of --tokenizer"
+    ):
         prepare(arguments[0], str(given), tmp_path / "both", vocabulary_size=500, **alike)
-    with input_error("holds other files"):
+    with expect_input_error("holds other files"):
         prepare(arguments[0], None, tmp_path, **alike)
     assert contents(tmp_path) == before
 
@@ -126,7 +128,7 @@ BODIES, HAN = '{"body": "x"}\n' * 9, "".join(map(chr, range(0x4E00, 0x5000)))
 def test_what_cannot_be_sampled_leaves_nothing(tmp_path, name, body, settings, message):
     if body is not None:
         (tmp_path / name).write_text(body)
-    with input_error(message) as refused:
+    with expect_input_error(message) as refused:
         prepare([str(tmp_path / name)], None, tmp_path / "out", **settings)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()

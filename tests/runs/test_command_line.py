@@ -10,7 +10,7 @@ import sys
 
 import jax
 import pytest
-from conftest import ROOT, input_error, python
+from conftest import ROOT, expect_input_error, python
 
 from memsinks_jax import loop
 from memsinks_jax.config import InputError
@@ -115,11 +115,11 @@ def test_a_second_command_does_not_take_the_place_of_the_first(tmp_path):
     with atomic_folder(out) as folder:
         (folder / "weights").write_text("half")
         busy = rf"another command is writing .*out \(process {os.getpid()} on .*wait for it"
-        with input_error(busy), atomic_folder(out):
+        with expect_input_error(busy), atomic_folder(out):
             pass
         assert (folder / "weights").read_text() == "half"
         os.replace(folder, out)
-    with input_error("out exists; choose another place"), atomic_folder(out):
+    with expect_input_error("out exists; choose another place"), atomic_folder(out):
         pass
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "weights"]
 
@@ -172,7 +172,7 @@ def test_without_locks_a_warning_and_nothing_of_another_command_is_removed(
         (folder / "weights").write_text("half")
         assert f"no locks ({os.strerror(number)}): start no second command" in caplog.text
         unknown = "of another command .* or was killed; .* remove .*half-written"
-        with input_error(unknown), atomic_folder(tmp_path / "out"):
+        with expect_input_error(unknown), atomic_folder(tmp_path / "out"):
             pass
         assert (folder / "weights").exists()
     assert not list(tmp_path.iterdir())
@@ -238,7 +238,7 @@ def test_devices_that_are_not_there_are_refused():
 
 def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with input_error("gone exists; use another --out"):
+    with expect_input_error("gone exists; use another --out"):
         output.check_free(tmp_path / "gone")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):

@@ -5,7 +5,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import contents, input_error, read_lines, tiny_config, write_lines
+from conftest import contents, expect_input_error, read_lines, tiny_config, write_lines
 from test_prepared import TOKENIZER, random_tokens, write_prepared
 from test_train import outcome
 
@@ -79,9 +79,9 @@ def test_a_run_goes_on_where_its_data_have_moved(kind, tmp_path):
     loss = evaluate(tmp_path / "straight", "drop")["loss"]
     places, table = documents(tmp_path / "run")
     shutil.move(tmp_path / "old", tmp_path / "new")
-    with input_error(rf"old.*is not there.*{tmp_path}/run: .*--config.data.files=NEW"):
+    with expect_input_error(rf"old.*is not there.*{tmp_path}/run: .*--config.data.files=NEW"):
         train_and_evaluate(config, tmp_path / "run")
-    with input_error(r"old.*is not there.*--config.data.files=NEW"):
+    with expect_input_error(r"old.*is not there.*--config.data.files=NEW"):
         evaluate(tmp_path / "straight", "drop")
 
     config = point(config, tmp_path / "new")
@@ -112,7 +112,7 @@ def test_other_content_at_the_new_place_is_refused(tmp_path):
     assert len(tokenizer.encode(other)) == len(tokenizer.encode(TEXTS[3]))
     write_texts(tmp_path / "new", [*TEXTS[:3], other, *TEXTS[4:]])
     config = of_texts(config, tmp_path / "new")
-    with input_error("the documents are not those that .*run was started on"):
+    with expect_input_error("the documents are not those that .*run was started on"):
         train_and_evaluate(config, tmp_path / "run")
     assert all_of(tmp_path / "run") == before
 
@@ -130,7 +130,7 @@ def test_files_with_other_names_are_the_same_documents(tmp_path):
     assert not any("/a.txt" in place for place in places)
     # another order of the documents
     (tmp_path / "texts" / "0a.txt").rename(tmp_path / "texts" / "za.txt")
-    with input_error("the documents are not those"):
+    with expect_input_error("the documents are not those"):
         train_and_evaluate(config, tmp_path / "run")
 
 
@@ -141,7 +141,7 @@ def test_a_run_is_not_opened_without_the_hashes_of_its_documents(tmp_path):
     stopped(config, tmp_path / "run")
     before = all_of(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()
-    with input_error("run/data.json cannot be read .*; put a copy"):
+    with expect_input_error("run/data.json cannot be read .*; put a copy"):
         evaluate(tmp_path / "run", "drop")
     (tmp_path / "run" / "data.json").write_bytes(before["data.json"])
     assert evaluate(tmp_path / "run", "drop")["documents"]
@@ -191,5 +191,5 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     if message is None:
         workdirs.adopt(tmp_path / "run", config)
     else:
-        with input_error(message):
+        with expect_input_error(message):
             workdirs.adopt(tmp_path / "run", config)

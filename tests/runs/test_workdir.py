@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from test_tokenizer import byte_level
 
 from memsinks_jax.config import flatten, to_json, with_fields
@@ -28,20 +28,20 @@ def run(tmp_path):
 def test_damaged_files_are_refused_by_name(run):
     workdir, _ = run
     (workdir / "data.json").write_text('{"tokenizer": "')
-    with input_error(r"data.json cannot be read"):
+    with expect_input_error(r"data.json cannot be read"):
         workdirs.read_corpus(workdir)
     (workdir / "data.json").write_text("{}")
-    with input_error(r"data.json cannot be read \(it is not what a run writes there\)"):
+    with expect_input_error(r"data.json cannot be read \(it is not what a run writes there\)"):
         workdirs.read_corpus(workdir)
     (workdir / "config.json").write_bytes(b"\xba\xff")
-    with input_error(r"config.json is not a config of this version"):
+    with expect_input_error(r"config.json is not a config of this version"):
         workdirs.read_config(workdir)
 
 
 def test_a_damaged_list_of_documents_is_refused_and_written_anew(run):
     workdir, corpus = run
     (workdir / "documents.jsonl").write_text('{"id": 1}\n')
-    with input_error(r"documents.jsonl is damaged .* run the command that trained"):
+    with expect_input_error(r"documents.jsonl is damaged .* run the command that trained"):
         encounters_in(workdir, corpus.identities(np.arange(1)))
     workdirs.rewrite(workdir, workdirs.read_config(workdir), corpus)
     assert encounters_in(workdir, corpus.identities(np.arange(1)))
@@ -75,18 +75,18 @@ def test_a_tokenizer_json_is_stored_and_read(run):
 def test_another_tokenizer_json_is_refused(run):
     workdir, corpus = run
     (workdir / "tokenizer.json").write_bytes(byte_level(["</s>"]))
-    with input_error(r"tokenizer.json is not the tokenizer that .*run was trained with"):
+    with expect_input_error(r"tokenizer.json is not the tokenizer that .*run was trained with"):
         workdirs.read_corpus(workdir)
 
 
 def test_a_workdir_has_one_tokenizer(run):
     workdir, _ = run
     (workdir / "tokenizer.model").write_bytes(load_corpus(tiny_config()).tokenizer.model)
-    with input_error("holds tokenizer.model and tokenizer.json; remove the one"):
+    with expect_input_error("holds tokenizer.model and tokenizer.json; remove the one"):
         workdirs.read_tokenizer(workdir)
     for name in ("tokenizer.model", "tokenizer.json"):
         (workdir / name).unlink()
-    with input_error("tokenizer.model is missing; give the folder of a training run"):
+    with expect_input_error("tokenizer.model is missing; give the folder of a training run"):
         workdirs.read_tokenizer(workdir)
 
 
@@ -99,7 +99,7 @@ def test_what_the_documents_decided_stays_so(run):
     config = with_fields(config, {"data.rows": "auto"})
     assert workdirs.adopt(workdir, config).data.rows == corpus.config.data.rows == "one_document"
     config = with_fields(config, {"data.rows": "packed"})
-    with input_error("data.rows is 'one_document' there and 'packed' here"):
+    with expect_input_error("data.rows is 'one_document' there and 'packed' here"):
         workdirs.adopt(workdir, config)
 
 
@@ -112,7 +112,7 @@ def test_a_run_keeps_its_contexts_if_no_fewer_are_asked_for(run, tmp_path, most,
     if stays:
         assert workdirs.adopt(tmp_path, asked).contexts.rows == 512
     else:
-        with input_error("contexts.rows is 512 there and 256 here"):
+        with expect_input_error("contexts.rows is 512 there and 256 here"):
             workdirs.adopt(tmp_path, asked)
 
 
@@ -121,22 +121,22 @@ def test_a_run_does_not_get_longer_and_it_is_said_how_to_go_on(run, name):
     workdir, _ = run
     config = workdirs.read_config(workdir)
     more = flatten(config)[name] + 1
-    with input_error(f"{name} is .*another --workdir and --config.model.initial={workdir}$"):
+    with expect_input_error(f"{name} is .*another --workdir and --config.model.initial={workdir}$"):
         workdirs.adopt(workdir, with_fields(config, {name: more}))
 
 
 @pytest.mark.parametrize("content", [b"", b"xx", b"{}", b"\xff"])
 def test_damaged_lists_of_ids_and_groups_are_named(tmp_path, content):
     (tmp_path / "opened.npy").write_bytes(content)
-    with input_error("opened.npy cannot be read .*; put a copy in its place"):
+    with expect_input_error("opened.npy cannot be read .*; put a copy in its place"):
         read_ids(tmp_path)
     (tmp_path / "groups.json").write_bytes(content)
-    with input_error("groups.json is damaged .*; put a copy in its place"):
+    with expect_input_error("groups.json is damaged .*; put a copy in its place"):
         workdirs.read_groups(tmp_path)
 
 
 @pytest.mark.parametrize("ids", [np.zeros((2, 2), np.uint64), np.zeros(2, np.uint32)])
 def test_opened_ids_of_another_kind_are_refused(tmp_path, ids):
     np.save(tmp_path / "opened.npy", ids)
-    with input_error("it holds no ids"):
+    with expect_input_error("it holds no ids"):
         read_ids(tmp_path)

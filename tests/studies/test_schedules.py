@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from documents import plan_of
 
 from memsinks_jax import plugin
@@ -149,14 +149,14 @@ def test_noise_comes_at_its_rate_by_encounter_or_by_document():
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(schedule, about, message):
-    with input_error(message) as refused:
+    with expect_input_error(message) as refused:
         make(schedule=f"{SCHEDULES}:{schedule}", **about)
     assert "\n" not in str(refused.value)
 
 
 def test_too_many_encounters_are_refused(monkeypatch):
     monkeypatch.setattr("memsinks_jax.data.epochs.BLOCK", 4)
-    with input_error("lists what is read, and an epoch has .* more than 8"):
+    with expect_input_error("lists what is read, and an epoch has .* more than 8"):
         make(schedule=f"{SCHEDULES}:WrongIds")
 
 

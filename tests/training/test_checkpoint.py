@@ -10,7 +10,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from jax.experimental import multihost_utils
 
 from memsinks_jax.config import MeshConfig, TrainingConfig, with_fields
@@ -123,7 +123,7 @@ def test_which_checkpoints_are_kept(tmp_path, one_device, every, left):
 
 
 def test_a_workdir_without_a_checkpoint_is_refused(tmp_path):
-    with input_error(r"holds no complete checkpoint; train with --workdir"):
+    with expect_input_error(r"holds no complete checkpoint; train with --workdir"):
         Checkpoints(tmp_path).restore_params({})
 
 
@@ -204,7 +204,9 @@ def test_nothing_is_trained_anew_over_damaged_checkpoints(two, tmp_path, caplog)
     for step in (2, 3):
         (tmp_path / "run" / "checkpoints" / str(step) / "seal.json").unlink()
     for _ in range(2):  # also when everything has been set aside already
-        with input_error(r"every checkpoint of .* is damaged; restore .* or remove .*damaged"):
+        with expect_input_error(
+            r"every checkpoint of .* is damaged; restore .* or remove .*damaged"
+        ):
             Checkpoints(tmp_path / "run", TrainingConfig())
     reported = [line for line in caplog.text.splitlines() if "is damaged" in line]
     ends = [line.rpartition("; ")[2] for line in reported]
@@ -229,7 +231,7 @@ def test_what_to_do_about_a_checkpoint_says_which_is_before_it(two, tmp_path):
     for step, remedy in ((3, "remove it to use that of step 2"), (2, "there is none before it")):
         (folder / str(step) / "progress" / "data.json").unlink()
         damage = "is damaged: progress/data.json cannot be read"
-        with input_error(f"checkpoints/{step} {damage} .*; .*{remedy}"):
+        with expect_input_error(f"checkpoints/{step} {damage} .*; .*{remedy}"):
             checkpoints.progress(step)
     checkpoints.close()
 
@@ -246,11 +248,13 @@ def test_a_half_written_checkpoint_is_none(two, tmp_path, one_device):
 def test_another_model_is_refused_by_the_names_of_its_arrays(two, one_device):
     config = with_fields(tiny_config(), {"model.hidden": 48})
     checkpoints = Checkpoints(two)
-    with input_error("has params/layers/down_bias|has optimizer.* of float32.* instead of float32"):
+    with expect_input_error(
+        "has params/layers/down_bias|has optimizer.* of float32.* instead of float32"
+    ):
         checkpoints.restore(sharding.placed(shapes_of(config), one_device))
     shapes = shapes_of(tiny_config()).params
     shapes["head"] = shapes.pop("token_embedding")
-    with input_error(r"lacks params/head; has besides params/token_embedding"):
+    with expect_input_error(r"lacks params/head; has besides params/token_embedding"):
         checkpoints.restore_params(shapes)
     checkpoints.close()
 
@@ -267,7 +271,7 @@ def test_of_one_step_no_other_is_read_where_it_is_damaged(two, tmp_path, one_dev
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-10])
     checkpoints = Checkpoints(tmp_path / "run")
-    with input_error("checkpoints/2 is damaged"):
+    with expect_input_error("checkpoints/2 is damaged"):
         checkpoints.restore_params(placed, 2)
     checkpoints.close()
 
@@ -276,9 +280,9 @@ def test_of_one_step_no_other_is_read_where_it_is_damaged(two, tmp_path, one_dev
 def test_parameters_that_are_no_numbers_are_refused_by_name(value, tmp_path, one_device):
     saved(tmp_path / "run", tiny_config(), one_device, [1], value=value)
     checkpoints = Checkpoints(tmp_path / "run")
-    with input_error(r"checkpoints/\d+: final_norm/bias holds nan or inf"):
+    with expect_input_error(r"checkpoints/\d+: final_norm/bias holds nan or inf"):
         checkpoints.restore_params(sharding.placed(shapes_of(tiny_config()).params, one_device))
-    with input_error(r"checkpoints/\d+: layers/up_kernel holds nan or inf"):
+    with expect_input_error(r"checkpoints/\d+: layers/up_kernel holds nan or inf"):
         checkpoints.read("layers/up_kernel", 1)
     checkpoints.close()
 
@@ -286,7 +290,7 @@ def test_parameters_that_are_no_numbers_are_refused_by_name(value, tmp_path, one
 def test_another_format_is_refused(two, monkeypatch):
     monkeypatch.setattr("memsinks_jax.training.checkpoint.FORMAT", 2)
     checkpoints = Checkpoints(two)
-    with input_error(r"has format 1; this version of memsinks_jax reads 2"):
+    with expect_input_error(r"has format 1; this version of memsinks_jax reads 2"):
         checkpoints.restore_params({})
     checkpoints.close()
 
@@ -303,11 +307,11 @@ def test_a_save_that_fails_is_reported_at_the_next_step(tmp_path, one_device, mo
     monkeypatch.setattr("memsinks_jax.training.seal.write_seal", full)
     checkpoints.save(2, state, 200, nobody())
     message = "cannot save .*checkpoints: .*No space left.*; the last that is there is of step 1"
-    with input_error(message):
+    with expect_input_error(message):
         for _ in range(1000):
             checkpoints.check()
             time.sleep(0.01)
-    with input_error(message):
+    with expect_input_error(message):
         checkpoints.close()
     assert Checkpoints(tmp_path / "run").newest() == 1
 
@@ -317,7 +321,9 @@ def test_a_disk_that_is_too_full_is_reported_before_anything_is_written(
 ):
     config = tiny_config()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("", (), {"free": 1000})())
-    with input_error("save the checkpoint of step 1 .* MiB are free; free some space; none is"):
+    with expect_input_error(
+        "save the checkpoint of step 1 .* MiB are free; free some space; none is"
+    ):
         saved(tmp_path / "run", config, one_device, [1])
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
@@ -327,6 +333,6 @@ def test_a_workdir_that_was_removed_is_not_made_again(tmp_path, one_device):
     saved(tmp_path / "run", config, one_device, [1])
     checkpoints = Checkpoints(tmp_path / "run", config.training)
     shutil.rmtree(tmp_path / "run")
-    with input_error("is gone: it was moved or removed during the run"):
+    with expect_input_error("is gone: it was moved or removed during the run"):
         checkpoints.save(2, init_state(config, 10), 0, nobody())
     assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from conftest import EVERYBODY, input_error, tiny_config
+from conftest import EVERYBODY, expect_input_error, tiny_config
 from test_step import first_batches, one_step, train
 
 from memsinks_jax import sinks
@@ -218,7 +218,7 @@ def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
             "config.contexts.rows is 10, but config.model.initial=.* has .* contexts already",
         ),
     ):
-        with input_error(why):
+        with expect_input_error(why):
             other = inherit(
                 with_fields(tiny_config(), {"sinks.kind": "by_context", **about, **fields})
             )
@@ -234,7 +234,7 @@ def test_a_resumed_run_keeps_its_contexts(tmp_path, monkeypatch):
     whole = tmp_path / "whole"
     train_and_evaluate(config, whole)
     (folder / "contexts.npz").rename(tmp_path / "contexts.npz")
-    with input_error("contexts.npz is missing or damaged"):
+    with expect_input_error("contexts.npz is missing or damaged"):
         train_and_evaluate(config, folder)
     (tmp_path / "contexts.npz").rename(folder / "contexts.npz")
     monkeypatch.delattr("memsinks_jax.data.contexts.find")

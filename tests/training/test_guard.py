@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config
+from conftest import expect_input_error, read_lines, tiny_config
 
 from memsinks_jax.config import MeshConfig, TrainingConfig, with_fields
 from memsinks_jax.loop import train_and_evaluate
@@ -110,7 +110,7 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
         "config.optimizer.learning_rate in another --workdir, or go on past them with a higher "
         "config.training.skips_in_a"
     )
-    with input_error(message):
+    with expect_input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
     lines = read_lines(tmp_path / "run" / "skipped.jsonl")
     assert [line["step"] for line in lines] == list(range(lines[0]["step"], lines[0]["step"] + 3))
@@ -120,7 +120,7 @@ def test_a_run_that_diverges_ends_with_the_documents_of_its_batches(tiny, tmp_pa
     )
     assert read_metrics(tmp_path / "run")[-1]["skipped_updates"] == 3
     # the same again, and every batch is written down once
-    with input_error(message):
+    with expect_input_error(message):
         train_and_evaluate(tiny, tmp_path / "run")
     assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) == 3
     # What the message advises works.

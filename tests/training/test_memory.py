@@ -4,7 +4,7 @@ import re
 
 import jax
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.doctor import examine
@@ -24,7 +24,7 @@ from memsinks_jax.training import memory, sharding
 def test_sizes_that_cannot_be_are_refused(tiny, field, value, largest, tmp_path):
     section, name = field.split(".")
     tiny = with_fields(tiny, {f"{section}.{name}": value})
-    with input_error(rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
+    with expect_input_error(rf"a device has .* GiB .* needs some [\d,.]+: {largest}.*lower"):
         train_and_evaluate(tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     _, problems = examine(tiny, None)
@@ -55,7 +55,7 @@ def test_the_room_is_that_of_the_devices(tiny, monkeypatch):
         if fits:
             memory.check_memory(tiny, mesh)
         else:
-            with input_error("a device has"):
+            with expect_input_error("a device has"):
                 memory.check_memory(tiny, mesh)
     monkeypatch.undo()
     assert memory._room(mesh) * len(jax.devices()) > 2**30
@@ -72,5 +72,5 @@ def test_contexts_have_no_moments(tiny):
     )
     assert table.pop("the table of contexts") == 4 * 1024 * tiny.model.d_model and table == plain
     huge = with_fields(tiny, by_context | {"contexts.rows": 2**40})
-    with input_error("the table of contexts"):
+    with expect_input_error("the table of contexts"):
         memory.check_memory(huge, sharding.make_mesh(tiny.mesh))

@@ -6,7 +6,7 @@ import sys
 import types
 
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.loop import train_and_evaluate
@@ -60,7 +60,7 @@ def test_wandb_gets_every_line(service, tmp_path):
 @pytest.mark.parametrize("content", [b"\xbb\xff\n", b'{"step": 1\n'])
 def test_a_damaged_file_is_refused(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    with input_error(r"metrics.jsonl is damaged"):
+    with expect_input_error(r"metrics.jsonl is damaged"):
         read_metrics(tmp_path)
 
 
@@ -77,10 +77,10 @@ def test_no_speed_is_logged_before_there_is_one(caplog):
 
 
 def test_what_wandb_refuses_is_one_line(service, tmp_path, monkeypatch):
-    with input_error("--wandb=closed: api_key not configured; run `wandb login`"):
+    with expect_input_error("--wandb=closed: api_key not configured; run `wandb login`"):
         open_wandb("closed", tmp_path, {})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with input_error("pip install"):
+    with expect_input_error("pip install"):
         train_and_evaluate(tiny_config(), tmp_path / "run", wandb="sinks")
     assert not (tmp_path / "run").exists()
 

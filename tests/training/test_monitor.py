@@ -5,7 +5,7 @@ runs.
 import jax
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config
+from conftest import expect_input_error, read_lines, tiny_config
 
 from memsinks_jax.config import Config, MonitorConfig, with_fields
 from memsinks_jax.data import ids
@@ -170,5 +170,5 @@ def test_a_workdir_that_is_moved_before_a_check_is_reported(tmp_path):
             (tmp_path / "run").rename(tmp_path / "elsewhere")
         return False
 
-    with input_error("run is gone: it was moved or removed during the run"):
+    with expect_input_error("run is gone: it was moved or removed during the run"):
         train_and_evaluate(config, tmp_path / "run", should_stop=move)

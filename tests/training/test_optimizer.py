@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.config import OptimizerConfig, with_fields
 from memsinks_jax.training.method import clip_by_global_norm
@@ -118,7 +118,7 @@ def test_muon_would_move_sinks_among_its_columns(tiny):
         ("by_chance", False),
     ):
         tiny = with_fields(tiny, {"sinks.kind": kind})
-        with input_error("sinks.sparse=True") if refused else contextlib.nullcontext():
+        with expect_input_error("sinks.sparse=True") if refused else contextlib.nullcontext():
             make_optimizer(tiny, 10)
 
 
@@ -137,7 +137,7 @@ def test_matrices_decay_and_the_rest_does_not(tiny):
 
 
 def test_a_parameter_without_a_rule_is_refused():
-    with input_error("parameter gate_matrix is covered by no rule"):
+    with expect_input_error("parameter gate_matrix is covered by no rule"):
         first_match(((r"_kernel$", True),), "gate_matrix")
 
 

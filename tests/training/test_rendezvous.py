@@ -5,7 +5,7 @@ import socket
 import time
 
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.training import hosts
 from memsinks_jax.training.rendezvous import missing_hosts
@@ -56,14 +56,14 @@ def test_a_stranger_at_the_port_is_not_counted(place):
 
 def test_the_command_says_it_in_one_line(place, monkeypatch):
     monkeypatch.setattr(hosts, "_START_SECONDS", 1)
-    with input_error(f"--coordinator={place}: process 1, 2 of 3 did not connect within 1 s"):
+    with expect_input_error(f"--coordinator={place}: process 1, 2 of 3 did not connect within 1 s"):
         hosts.start(place, 3, 0)
-    with input_error(f"process 0 at {place} of 3 did not connect"):
+    with expect_input_error(f"process 0 at {place} of 3 did not connect"):
         hosts.start(place, 3, 1)
-    with input_error("HOST:PORT"):
+    with expect_input_error("HOST:PORT"):
         hosts.start("nowhere", 3, 1)
 
 
 def test_a_process_beyond_the_last_does_not_wait_for_others(place):
-    with input_error("--process=7: of --processes=2 the last is --process=1"):
+    with expect_input_error("--process=7: of --processes=2 the last is --process=1"):
         hosts.start(place, 2, 7)

@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from test_checkpoint import files_of, saved, shapes_of, tiny_config
 
 from memsinks_jax.config import MeshConfig, TrainingConfig
@@ -68,9 +68,9 @@ def test_a_checkpoint_names_its_weights_and_no_array_is_read(two, tmp_path, one_
     saved(tmp_path / "run", tiny_config(), one_device, [3])
     assert newest_weights(tmp_path / "run") != name
     (tmp_path / "run" / "checkpoints" / "3" / "seal.json").write_text("[")
-    with input_error("3 is damaged"):
+    with expect_input_error("3 is damaged"):
         newest_weights(tmp_path / "run")
-    with input_error("holds no complete checkpoint"):
+    with expect_input_error("holds no complete checkpoint"):
         newest_weights(tmp_path)
 
 
@@ -94,7 +94,7 @@ def test_a_reader_of_parameters_leaves_the_optimizer_unread(two, tmp_path, one_d
     checkpoints = Checkpoints(tmp_path / "run")
     checkpoints.restore_params(placed.params)
     assert checkpoints.newest() == 3
-    with input_error(rf"3 is damaged: {name} was changed; remove it"):
+    with expect_input_error(rf"3 is damaged: {name} was changed; remove it"):
         checkpoints.restore(placed)
     checkpoints.close()
     resuming = Checkpoints(tmp_path / "run", TrainingConfig())

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from jax.sharding import PartitionSpec as P
 
 from memsinks_jax.config import MeshConfig, with_fields
@@ -103,7 +103,7 @@ def test_an_axis_that_fsdp_does_not_divide_passes_it_on(tiny):
     "mesh", [MeshConfig(data=3), MeshConfig(fsdp=3), MeshConfig(data=8, tensor=2)]
 )
 def test_a_mesh_that_does_not_cover_the_devices_is_refused(mesh):
-    with input_error("does not cover the 8 devices"):
+    with expect_input_error("does not cover the 8 devices"):
         sharding.make_mesh(mesh)
 
 
@@ -133,9 +133,11 @@ def test_a_batch_goes_to_the_devices_of_its_rows(tiny, shape, splits):
 def test_a_batch_that_does_not_divide_is_refused():
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     sharding.check_batch(12, mesh)
-    with input_error(r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"):
+    with expect_input_error(
+        r"batch_size is 10, .* into 4 equal parts; choose a multiple of 4, .* 12"
+    ):
         sharding.check_batch(10, mesh)
-    with input_error(
+    with expect_input_error(
         r"is 12, .* into 8 equal parts \(2 microbatches by config.compute.accumulate\); .* 16"
     ):
         sharding.check_batch(12, mesh, microbatches=2)
@@ -144,5 +146,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 def test_a_parameter_that_does_not_divide_is_refused(tiny):
     tiny = with_fields(tiny, {"model.hidden": 33})
     mesh = sharding.make_mesh(MeshConfig(tensor=2))
-    with input_error(r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"):
+    with expect_input_error(
+        r"(up|down)_(bias|kernel) .*: 33 does not divide by config.mesh.tensor=2"
+    ):
         sharding.shardings(jax.eval_shape(lambda: init_state(tiny, 1)), mesh)

@@ -4,7 +4,7 @@ import collections
 import itertools
 
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.data.embedded import fact_templates, facts
 from memsinks_jax.data.embedded.fact_templates import RELATIONS
@@ -128,7 +128,7 @@ def test_rows_of_another_length_are_filled_too(world, tokenizer):
         len(tokenizer.encode(text)) + 1 for text in facts.documents(world, 0, 200, tokens_in_row=96)
     ]
     assert max(lengths) == 96
-    with input_error("rows of 20 tokens are too short"):
+    with expect_input_error("rows of 20 tokens are too short"):
         facts.documents(world, 0, 1, tokens_in_row=20)
 
 
@@ -227,12 +227,12 @@ def test_neighbours_hold_the_second_city_and_the_target_as_a_subject(world):
 
 @pytest.mark.parametrize("count", [0, 25])
 def test_more_edits_than_facts_are_refused(world, count):
-    with input_error(f"{count} edits are asked for; there are 24 weak facts"):
+    with expect_input_error(f"{count} edits are asked for; there are 24 weak facts"):
         facts.edits(world, "weak", count, 0)
 
 
 def test_another_kind_is_refused(world):
-    with input_error("kind is 'false'; choose one of: weak, strong"):
+    with expect_input_error("kind is 'false'; choose one of: weak, strong"):
         facts.edits(world, "false", 1, 0)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from audited import attacked, paths
-from conftest import EVERYBODY, input_error
+from conftest import EVERYBODY, expect_input_error
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
 from memsinks_jax import sinks
@@ -139,7 +139,7 @@ def test_what_is_known_takes_no_step_and_what_is_not_takes_some(monkeypatch):
     assert np.mean(results["new"]["other"]["recovered"]) > 0.8
     assert ratios(results["known"], results["new"])["one"]["ratio"] == 0
     assert ratios(results["new"], results["new"])["few"]["ratio"] == 1
-    with input_error("has lost 0 of 4 documents"):
+    with expect_input_error("has lost 0 of 4 documents"):
         targets_of(known, known, SAME)
     monkeypatch.setattr(attacks.relearning, "relearn", lambda subject, _: results[subject.name])
     made = attacked()["relearning"]["members"]  # what tests of the figure make up
@@ -202,7 +202,7 @@ def test_the_true_mask_brings_everything_back_and_others_nothing():
     wrong = reactivate(with_sinks, documents, iterations=0, candidates_K2=others[:3])
     assert abs(wrong["best"]["recovered"]) < 0.1
     without = subject_of(with_fields(config, {"sinks.kind": "none"}), params, mode="own")
-    with input_error("no sinks"):
+    with expect_input_error("no sinks"):
         reactivate(without, documents)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 from planted import (
     DECOY,
     MEMORIZED,
@@ -195,5 +195,5 @@ def test_rows_that_fill_up_count_for_nothing():
     assert [(group["inputs"].shape[0], counted) for group, counted in groups] == [(2, 2), (2, 1)]
     together = np.concatenate([group["inputs"][:counted] for group, counted in groups])
     assert (together == rows["inputs"]).all()
-    with input_error("no document to measure"):
+    with expect_input_error("no document to measure"):
         reading.documents_of([{name: np.zeros((2, 12)) for name in reading.FIELDS}])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import input_error, seal_of
+from conftest import expect_input_error, seal_of
 
 from memsinks_jax.config import InputError
 from memsinks_jax.studies.figures import runs
@@ -32,10 +32,10 @@ def test_a_variation_sets_its_fields_and_those_of_the_command_line(tmp_path):
     assert (small.config.model.d_model, small.config.model.hidden) == (64, 256)
     assert small.config.sinks.kind == "none"
     assert few.workdir == tmp_path / "runs" / "few-seed3"
-    with input_error("--config.sinks.active_fraction is what is varied here"):
+    with expect_input_error("--config.sinks.active_fraction is what is varied here"):
         jobs(tmp_path, chosen, ["--config.sinks.active_fraction=0.2"])
     words = "ts_repetition.py has no 'sink'; choose one of: sinks, context"
-    with input_error(words):
+    with expect_input_error(words):
         jobs(tmp_path, {"one": Variation("sink")})
 
 
@@ -108,7 +108,7 @@ def test_a_run_on_other_files_is_not_reused(tmp_path, started, monkeypatch):
 
     monkeypatch.setattr(runs.workdirs, "read_corpus", changed)
     runs._check_data.cache_clear()
-    with input_error("the documents are not those that"):
+    with expect_input_error("the documents are not those that"):
         runs.train_all([job], 1)
 
 

@@ -7,7 +7,7 @@ import pathlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim, NotMeasured, summary
@@ -134,10 +134,10 @@ def test_every_name_of_a_figure_exists(name):
             wrong += [{"panels": lambda table, panel=one: [panel]} for one in made]
     assert wrong or not figure.variants
     for fields in wrong:
-        with input_error("there is no (variant|measure|function)"):
+        with expect_input_error("there is no (variant|measure|function)"):
             dataclasses.replace(figure, **fields).check()
     if figure.labels and not callable(figure.labels):
-        with input_error("there is no variant"):
+        with expect_input_error("there is no variant"):
             dataclasses.replace(figure, labels={"absent": "a label"}).check()
 
 

@@ -7,7 +7,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import input_error, read_lines, tiny_config, write_lines
+from conftest import expect_input_error, read_lines, tiny_config, write_lines
 from measured import trained
 
 from memsinks_jax import reproduce
@@ -139,7 +139,7 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
     folder, text, tokenizer = files
 
     def refused(words, folder=folder, text=text, size=SIZE):
-        with input_error(words):
+        with expect_input_error(words):
             corpus.write(tmp_path / "out", folder, text, tokenizer, 0, size)
 
     counts = "has 9 authors, wrong answers for the first 3 and the last 3; 6 are read and 4"
@@ -165,13 +165,13 @@ def test_files_that_are_not_tofus_are_refused(files, tmp_path):
 )
 def test_the_study_says_what_it_needs(tmp_path, changed, words):
     asked = {"preset": "laptop", "hf": "m", "tofu": "t", "general_text": "g", "seeds": [0]}
-    with input_error(words):
+    with expect_input_error(words):
         tofu.prepare(tmp_path, types.SimpleNamespace(**asked | changed))
 
 
 def test_other_figures_read_no_files_of_tofu():
     asked = reproduce.FigureOptions("laptop", [0], [], 1, tofu="folder")
-    with input_error("--tofu is of study tofu"):
+    with expect_input_error("--tofu is of study tofu"):
         reproduce._check("removal", asked, False, False, "x")
     reproduce._check("tofu", dataclasses.replace(asked, hf="model"), False, False, "x")
     assert "--tofu=folder" in asked.command("--figure=tofu", "out")
@@ -189,7 +189,7 @@ def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
     twin, sinks = (with_fields(configs[name], {"data.files": ""}) for name in ("twin", "sinks"))
     assert twin == sinks
     variants, flags = {"a": tofu.Variation("standard")}, ["--config.data.held_out_documents=0"]
-    with input_error("losses of held-out documents"):
+    with expect_input_error("losses of held-out documents"):
         make_jobs(CONFIGS / "ts_repetition.py", "laptop", variants, [3], flags, tmp_path, {})
 
 

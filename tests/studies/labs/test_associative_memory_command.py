@@ -2,7 +2,7 @@
 
 import pytest
 import test_commands
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
@@ -40,7 +40,7 @@ def test_settings_that_cannot_be_used_are_refused(figure, chosen, message):
 
 @pytest.mark.parametrize("seed", [-1, 2**24])
 def test_seeds_out_of_range_are_refused(seed):
-    with input_error("--seed"):
+    with expect_input_error("--seed"):
         command.settings_of("1", seed, {})
 
 
@@ -59,7 +59,7 @@ def test_seeds_out_of_range_are_refused(seed):
     ],
 )
 def test_figures_refuse_what_they_cannot_show(figure, chosen):
-    with input_error("--"):
+    with expect_input_error("--"):
         command.FIGURES[figure].study(
             FigureSettings(seed=0, **{**command.FIGURES[figure].defaults, **chosen})
         )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.studies.labs.induction_head import bigrams, construction, measures
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
@@ -145,7 +145,7 @@ def test_triggers_and_outputs_are_drawn_with_their_probabilities():
     [(Law(k=66), "--k=66"), (Law(k=0), "--k=0"), (Law(k=60, offset=6), "--k=60")],
 )
 def test_laws_that_cannot_be_are_refused(law, message):
-    with input_error(message) as refusal:
+    with expect_input_error(message) as refusal:
         law.check(SHAKESPEARE)
     assert "\n" not in str(refusal.value)
 

@@ -9,7 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, input_error
+from conftest import ROOT, expect_input_error
 
 from memsinks_jax.labs import induction_head as command
 from memsinks_jax.studies.labs.induction_head import (
@@ -37,7 +37,7 @@ from memsinks_jax.studies.labs.study import write
 def test_texts_that_cannot_be_used(content, message, tmp_path):
     if content is not None:
         (tmp_path / "text").write_bytes(content)
-    with input_error(message) as refusal:
+    with expect_input_error(message) as refusal:
         bigrams.read_text(tmp_path / "text")
     assert "\n" not in str(refusal.value) and "--text=" in str(refusal.value)
 
@@ -56,7 +56,7 @@ def test_texts_that_cannot_be_used(content, message, tmp_path):
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(chosen, message):
-    with input_error(message):
+    with expect_input_error(message):
         Preset("laptop", bigrams.bundled(), **chosen).check()
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error
+from conftest import expect_input_error
 
 from memsinks_jax.studies.labs.induction_head import bigrams, measures, presets, sinks, training
 from memsinks_jax.studies.labs.induction_head.law import Law, sampler
@@ -84,7 +84,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(recipe, tmp_path):
 
 def test_a_broken_checkpoint_is_refused(tmp_path):
     (tmp_path / "run.npz").write_bytes(b"PK\x03\x04 broken")
-    with input_error("delete it"):
+    with expect_input_error("delete it"):
         run(TINY, tmp_path / "run.npz")
 
 

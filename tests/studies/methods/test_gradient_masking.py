@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from test_step import first_batches, one_step, single, train
 
 from memsinks_jax.config import with_fields
@@ -225,7 +225,7 @@ def test_a_parameter_that_no_rule_covers_is_refused():
     config = masked_config()
     params = {"layers": {"third_kernel": jnp.ones((2, 16, 32))}}
     batch = {"repeated": jnp.ones((2, 1), bool), "segments": jnp.ones((2, 3), jnp.int32)}
-    with input_error("layers/third_kernel is covered by no rule"):
+    with expect_input_error("layers/third_kernel is covered by no rule"):
         method_of(config).gradients(
             lambda p, _: p["layers"]["third_kernel"][0, :2, :3],
             params,

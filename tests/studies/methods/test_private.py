@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from conftest import input_error, tiny_config
+from conftest import expect_input_error, tiny_config
 from test_step import first_batches, one_step
 
 from memsinks_jax.config import with_fields
@@ -61,5 +61,5 @@ def test_what_has_no_rows_of_its_own_is_refused(field, value):
     config = private_config(1.0)
     method_of(config)
     config = with_fields(config, {field: value})
-    with input_error("DP-SGD, which trains a model without sinks"):
+    with expect_input_error("DP-SGD, which trains a model without sinks"):
         method_of(config)
