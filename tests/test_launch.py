@@ -85,6 +85,9 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
     write_lines(clone / "measured.jsonl", ({"text": text} for text in pieces))
+    for name, times in (("edited_5", 2), ("originals", 1)):
+        copies = times * [{"text": stories.story(5, number).text} for number in range(20)]
+        write_lines(clone / "texts" / f"{name}.jsonl", copies)
     (clone / "questions").mkdir()
     pairs = (
         {"question": f"What is {n}?", "answer": stories.story(4, n).text, "author": f"{n // 20}"}
