@@ -80,7 +80,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
         drawn = [stories.story(3, number).text for number in range(200)]
         file.write(
             "".join(
-                json.dumps({"text": text, "domain": "tales"}) + "\n" for text in 2 * drawn
+                json.dumps({"text": text, "domain": "tales"}) + "\n"
+                for text in [*drawn, *drawn[:8]]
             ).encode()
         )
     pieces = (f"Piece {number}: {number**3} is {number} three times." for number in range(3100))
