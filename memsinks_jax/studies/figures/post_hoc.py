@@ -115,7 +115,7 @@ def _asked(method: str) -> dict:
         found |= {"documents": ORDINARY}
     elif method == "balanced_subnet":
         found = {"ratios": RATIOS, "weights": WEIGHTS, "documents": ORDINARY}
-        found |= dataclasses.asdict(balanced_subnet.Settings(ratio=0, weight=0))
+        found |= dataclasses.asdict(balanced_subnet.BalancedSubnetSettings(ratio=0, weight=0))
     return json.loads(json.dumps(found))
 
 
@@ -203,7 +203,13 @@ class _Subject:
         lost, stays = fronts.half(self._batches["repeated"], 0), self._ordinary()
         for ratio, weight in itertools.product(RATIOS, WEIGHTS):
             chosen = {"ratio": ratio, "weight": weight}
-            about = self._config, self._params, lost, stays, balanced_subnet.Settings(**chosen)
+            about = (
+                self._config,
+                self._params,
+                lost,
+                stays,
+                balanced_subnet.BalancedSubnetSettings(**chosen),
+            )
             yield chosen, balanced_subnet.balanced_subnet(*about)
 
     def _ordinary(self) -> list[dict]:
