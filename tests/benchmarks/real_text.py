@@ -102,6 +102,7 @@ def licences(root: pathlib.Path) -> dict[str, list[str]]:
 
 def main() -> None:
     corpora, out = map(pathlib.Path, sys.argv[1:])
+    out.mkdir(parents=True, exist_ok=True)
     reviews = [pieces(plain(path))[:1] for path in sorted(corpora.glob("movie_reviews/*/*.txt"))]
     brown = [
         pieces(re.sub(r"\s+", " ", without_tags(path)))

@@ -9,7 +9,7 @@ from conftest import expect_input_error
 from documents import plan_of
 
 from memsinks_jax import plugin
-from memsinks_jax.config import Config, DataConfig, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, TrainingConfig, with_fields
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.packing import Rows
 
@@ -18,12 +18,13 @@ SCHEDULES = "memsinks_jax.studies.schedules"
 SIZES = [5, 3, 9, 1, 7, 2, 8, 4, 6, 11, 3, 5, 8, 2, 9, 4]
 
 
-def make(sizes=SIZES, batch_size=4, epochs=1, seed=0, groups=None, **about):
+def make(sizes=SIZES, batch_size=4, epochs=1, seed=0, groups=None, opens_at=2, **about):
     """Rows of one document; every token has one document."""
     usual = {"unique_documents": -1, "repeated_documents": 2, "repetitions": 3, "row_length": 16}
     usual |= {"rows": "one_document", "held_out_documents": 1, "held_out_by": "document"}
     training = TrainingConfig(batch_size=batch_size, epochs=epochs)
     config = Config(data=DataConfig(**usual | about), training=training, seed=seed)
+    config = with_fields(config, {"sinks.opens_at": opens_at})
     plan, tokens = plan_of(config, sizes, groups=groups)
     return Rows(config, plan, END), plan, tokens
 
@@ -50,7 +51,7 @@ def test_a_ladder_goes_down_by_halves_and_begins_again():
 def test_documents_come_in_every_nth_batch_and_the_rest_is_not_disturbed(
     every, count, batch, ids, opens_at
 ):
-    about = {"repeated_documents": count, "batch_size": batch, "ids": ids}
+    about = {"repeated_documents": count, "batch_size": batch, "ids": ids, "opens_at": opens_at}
     about["groups"] = [f"group {number % 3}" for number in range(len(SIZES))]
     rows, plan, tokens = make(schedule=f"{SCHEDULES}:EveryNth,steps={every}", **about)
     others, _, _ = make(repeats="remove", **about)
@@ -58,7 +59,7 @@ def test_documents_come_in_every_nth_batch_and_the_rest_is_not_disturbed(
     counted, opened = collections.Counter(), set()
     for number in range(rows.rows_per_epoch):
         assert set(rows.opened(number).tolist()) == {
-            key for key, times in counted.items() if times >= 2
+            key for key, times in counted.items() if times >= opens_at
         }
         row, step = rows[number], number // batch + 1
         if step % every == 0 and number % batch < count:
@@ -76,11 +77,12 @@ def test_documents_come_in_every_nth_batch_and_the_rest_is_not_disturbed(
     read = [(rows[number]["repeated"]).sum() for number in range(rows.rows_per_epoch)]
     assert sum(rows.encounters(plan.repeated)) == sum(read)
     assert others.rows_per_epoch + sum(read) == rows.rows_per_epoch
-    watched = [plan.schedule.is_watched(step) for step in range(1, 2 * every + 2)]
-    assert watched == [
-        (every > 1 or step > 0) and min(step % every, -step % every) < 2 and step >= every - 1
-        for step in range(1, 2 * every + 2)
-    ]
+
+
+def test_what_comes_in_every_nth_batch_is_measured_around_it():
+    _, plan, _ = make(schedule=f"{SCHEDULES}:EveryNth")
+    watched = [step for step in range(1, 100) if plan.schedule.is_watched(step)]
+    assert watched == [39, 40, 41, 79, 80, 81]
 
 
 def test_the_variant_without_repeats_takes_as_many_steps():
