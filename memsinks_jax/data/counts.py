@@ -6,7 +6,6 @@ import numpy as np
 
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.documents import in_words
-from memsinks_jax.data.epochs import epochs_of
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.packing import reads_whole
 from memsinks_jax.data.table import truncated
@@ -33,7 +32,7 @@ def counts(corpus: Corpus) -> dict:
     whole = reads_whole(config.data)
     times = plan.epoch_counts
     if plan.schedule.lists:
-        times = np.array(epochs_of(config, plan).often(plan.repeated), np.int64)
+        times = np.array(rows.epochs.often(plan.repeated), np.int64)
     sizes = corpus.lengths[plan.repeated] + 1
     sizes = sizes if whole else np.minimum(sizes, config.data.row_length)
     mixture = []

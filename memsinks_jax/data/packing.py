@@ -192,9 +192,9 @@ class Rows:
         )
         self._end_of_text, self._begin_of_text = end_of_text, begin_of_text
         self._length, self._batch_size = config.data.row_length, config.training.batch_size
-        self._epochs = epochs_of(config, mixture)
+        self.epochs = epochs_of(config, mixture)
         self._best_fit, self._laid_out = _cached(self._fit), _cached(self._lay_out)
-        self._rows_of_block = self._count_rows(self._epochs)
+        self._rows_of_block = self._count_rows(self.epochs)
         self._order = _cached(self._order_blocks)
         self.documents_per_row = self._most_documents()
         self._cached_epochs = 0, None  # that are whole, and which ids that come back opened in them
@@ -235,13 +235,13 @@ class Rows:
 
     def encounters(self, documents: np.ndarray) -> list[int]:
         """How often the first epoch has some documents, as far as the run goes."""
-        planned, first_copies = self._epochs.often(documents), self._table.first_copies(documents)
+        planned, first_copies = self.epochs.often(documents), self._table.first_copies(documents)
         if self.end >= self.rows_per_epoch:
             return planned
         asked, place = np.unique(first_copies, return_inverse=True)
         _, block, row = self._place(self.end)
         there = self._laid_out((0, block))
-        counts = self._epochs.documents_before(block, asked)
+        counts = self.epochs.documents_before(block, asked)
         begun = self._table.first_copies(there.records[there.rows < row])
         np.add.at(counts, np.searchsorted(asked, begun[is_in(begun, asked)]), 1)
         return [often and read for often, read in zip(planned, counts[place].tolist(), strict=True)]
@@ -254,7 +254,7 @@ class Rows:
         gave is kept from one call to the next: a byte for each.
         """
         number = min(number, self.end)
-        keys, records = self._epochs.returning()
+        keys, records = self.epochs.returning()
         if not len(keys) or not number:
             return keys[:0]
         epoch, found = self._cached_epochs
@@ -279,7 +279,7 @@ class Rows:
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""
-        order = self._epochs.order(epoch)
+        order = self.epochs.order(epoch)
         return order, np.concatenate([[0], np.cumsum(self._rows_of_block[order])])
 
     def _place(self, number: int) -> tuple[int, int, int]:
@@ -318,10 +318,10 @@ class Rows:
         """
         if self._data.rows == "one_document":
             return 1
-        if self._epochs.blocks == 1 and self._data.rows == "best_fit":
+        if self.epochs.blocks == 1 and self._data.rows == "best_fit":
             return int(np.diff(self._best_fit(0).first).max(initial=1))
-        if self._epochs.blocks == 1:
-            counts = np.bincount(np.minimum(self._epochs.sizes(0), LONGEST), minlength=2)
+        if self.epochs.blocks == 1:
+            counts = np.bincount(np.minimum(self.epochs.sizes(0), LONGEST), minlength=2)
         else:
             column, plan = int(self._data.copies == "once"), self._mixture
             counts = sum(source.histogram[column] for source in self._table.sources)
@@ -344,7 +344,7 @@ class Rows:
 
     def _lay_out(self, at: tuple[int, int]) -> "_Block":
         epoch, block = at
-        encounters = self._epochs.encounters(epoch, block)
+        encounters = self.epochs.encounters(epoch, block)
         if self._data.rows == "best_fit":
             # at random among equally long documents
             by_rank = np.argsort(-encounters.sizes, kind="stable")
@@ -353,7 +353,7 @@ class Rows:
                 len(slots.first) - 1,
                 self._config.seed,
                 "row order",
-                epoch * self._epochs.blocks + block,
+                epoch * self.epochs.blocks + block,
             )
             slots = slots.in_order(order)
             slots = slots._replace(rank=by_rank[slots.rank])
@@ -366,21 +366,21 @@ class Rows:
         return _Block(
             slots,
             encounters.records,
-            self._epochs.identities(epoch, encounters),
+            self.epochs.identities(epoch, encounters),
             self._mixture.is_repeated(self._table.first_copies(encounters.records)),
-            self._epochs.seen(epoch, block, encounters, opens),
+            self.epochs.seen(epoch, block, encounters, opens),
             np.searchsorted(slots.first, opens, side="right") - 1,
         )
 
     def _fit(self, block: int) -> Slots:
-        return best_fit(self._epochs.sizes(block), self._length, int(self._rows_of_block[block]))
+        return best_fit(self.epochs.sizes(block), self._length, int(self._rows_of_block[block]))
 
     def _counts(self, number: int, keys: np.ndarray, records: np.ndarray) -> np.ndarray:
         """How often ids were seen in the first `number` rows -> int64 (n,). Arguments as in
         `Epochs.counts_before`.
         """
         epoch, block, place = self._place(number)
-        counts = self._epochs.counts_before(epoch, block, keys, records)
+        counts = self.epochs.counts_before(epoch, block, keys, records)
         if place:
             there = self._laid_out((epoch, block))
             earlier = as_numbers(there.identities[there.rows < place])
