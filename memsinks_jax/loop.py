@@ -32,7 +32,7 @@ from memsinks_jax.measures.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
 from memsinks_jax.model.decoder import CONTEXTS
-from memsinks_jax.models.initial import draw_alike, folder_of, inherit
+from memsinks_jax.models.initial import check_unchanged, draw_alike, folder_of, inherit
 from memsinks_jax.models.origin import keep
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import open_run
@@ -297,6 +297,8 @@ def _open(
             held.enter_context(
                 interruption.locked(workdir, f"another run is training in {workdir}")
             )
+            if config.model.initial:
+                check_unchanged(workdir, config.model.initial)
         checkpoints = Checkpoints(workdir, config.training)
         newest = checkpoints.newest()
         progress = None if newest is None else checkpoints.progress(newest)
@@ -365,7 +367,11 @@ def _new_corpus(config: Config, initial: Stored | None) -> Corpus:
     if initial is None:
         return load_corpus(config)
     before = initial.contexts if config.sinks.traits.by_context else None
-    return load_corpus(config, groups=initial.groups, before=before)
+    corpus = load_corpus(config, groups=initial.groups, before=before)
+    # Where the initial model stops, this one stops too, whatever its documents end with.
+    stops = *corpus.tokenizer.stops, *initial.tokenizer.stops
+    corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
+    return corpus
 
 
 def _create(workdir: pathlib.Path, config: Config, corpus: Corpus, initial: Stored | None) -> None:
@@ -375,11 +381,9 @@ def _create(workdir: pathlib.Path, config: Config, corpus: Corpus, initial: Stor
 
     def finish(folder: pathlib.Path) -> None:
         keep(initial.origin, folder, config.model.initial)
-        # Where the initial model stops, this one stops too, whatever its documents end with.
-        stops = *corpus.tokenizer.stops, *initial.tokenizer.stops
-        corpus.tokenizer.stops = tuple(dict.fromkeys(stops))
 
-    workdirs.create(workdir, config, corpus, initial.nearest if corpus.groups else None, finish)
+    known = initial.nearest if corpus.groups else None
+    workdirs.create(workdir, config, corpus, known, initial.weights_name, finish)
 
 
 def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:

@@ -103,14 +103,14 @@ def undisturbed(folder, *flags):
 
 def test_killed_at_random_moments(tmp_path):
     """A run that is done makes room for a new one, until 50 kills have hit; each ends bit for bit
-    like the undisturbed.
+    like the undisturbed. With memory by context.
     """
-    expected, seconds = undisturbed(tmp_path)
+    expected, seconds = undisturbed(tmp_path, CONTEXT)
     dice, kills, runs, hit = random.Random(0), 0, 0, set()
     while kills < KILLS:
         workdir = tmp_path / f"run{runs}"
         while True:
-            process = start(workdir)
+            process = start(workdir, CONTEXT)
             try:
                 code = process.wait(dice.uniform(0.1, 1.1) * seconds)
             except subprocess.TimeoutExpired:
@@ -134,14 +134,14 @@ def test_killed_at_random_moments(tmp_path):
 
 def test_stopped_at_random_moments(tmp_path):
     """SIGTERM: exit 75 within 10 seconds, every finished step saved, and a second SIGTERM in the
-    save does no harm. With memory by context.
+    save does no harm.
     """
-    expected, seconds = undisturbed(tmp_path, CONTEXT)
+    expected, seconds = undisturbed(tmp_path)
     dice, stops, runs, slowest = random.Random(1), 0, 0, 0.0
     while stops < TERMS:
         workdir = tmp_path / f"run{runs}"
         while True:
-            process = start(workdir, CONTEXT)
+            process = start(workdir)
             try:
                 code = process.wait(dice.uniform(0.1, 1.1) * seconds)
             except subprocess.TimeoutExpired:

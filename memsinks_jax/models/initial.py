@@ -13,6 +13,7 @@ from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.models.stored import Stored
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import is_sparse, partition
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,19 @@ def inherit(
             "sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
         )
     return config
+
+
+def check_unchanged(workdir: pathlib.Path, place: str) -> None:
+    """Raises InputError if `config.model.initial` now has other weights than those from which the
+    workdir's run started. A model that is gone is not needed any more.
+    """
+    if not pathlib.Path(place).exists():
+        return
+    if Stored(pathlib.Path(place)).weights_name != workdirs.read_initial(workdir):
+        raise InputError(
+            f"config.model.initial={place} has other weights now than those that {workdir} started "
+            "from; put them back, or use another --workdir"
+        )
 
 
 def _has_neurons(config: Config) -> bool:

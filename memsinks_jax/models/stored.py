@@ -1,6 +1,7 @@
 """A trained model where it lies: a run's workdir, a Hugging Face folder or a GGUF file."""
 
 import functools
+import hashlib
 import json
 import pathlib
 import re
@@ -21,6 +22,7 @@ from memsinks_jax.models import config_json, context_files, hugging_face, origin
 from memsinks_jax.models.gguf_model import GgufModel
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks import has_sinks, is_sparse
+from memsinks_jax.training import seal
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_params
 
@@ -74,6 +76,16 @@ class Stored:
     @functools.cached_property
     def _weights(self) -> weights.Weights | GgufModel:
         return GgufModel(self.place) if self._is_gguf else weights.Weights(self.place)
+
+    @property
+    def weights_name(self) -> str:
+        """A hash that names the weights. Those of a folder are read, those of a run are not."""
+        if self.is_run:
+            return workdirs.newest_weights(self.place)
+        folder = self.place.parent if self._is_gguf else self.place
+        paths = [self.place] if self._is_gguf else sorted(folder.rglob("*.safetensors"))
+        found = seal.checksums(folder, [str(path.relative_to(folder)) for path in paths])
+        return hashlib.sha256(json.dumps(list(found.items())).encode()).hexdigest()
 
     @functools.cached_property
     def tokenizer(self) -> AnyTokenizer:

@@ -88,18 +88,20 @@ def create(
     config: Config,
     corpus: Corpus,
     known: Nearest | None = None,
+    initial: str = "",
     finish: Callable[[pathlib.Path], None] = lambda folder: None,
 ) -> None:
     """Writes the initial files of a run. A folder gets the workdir's name only once it is complete.
 
     Args:
       known: what finds the groups of the model that the run starts from.
+      initial: names that model's weights.
       finish: writes what else the run takes from that model.
     """
     try:
         with atomic_folder(workdir) as scratch:
             _list_documents(scratch, corpus)
-            (scratch / "data.json").write_text(_about(corpus))
+            (scratch / "data.json").write_text(_about(corpus, initial))
             if corpus.contexts:
                 contexts.write(scratch, corpus.contexts)
             if corpus.groups:
@@ -149,11 +151,17 @@ def lists_all(workdir: pathlib.Path) -> bool:
     return _read_about(workdir)["lists_all"]
 
 
-def _about(corpus: Corpus) -> str:
+def read_initial(workdir: pathlib.Path) -> str:
+    """Names the weights of the model that the run started from."""
+    return _read_about(workdir)["initial"]
+
+
+def _about(corpus: Corpus, initial: str) -> str:
     about = {
         "fingerprints": corpus.fingerprints,
         "records": len(corpus.table),
         "lists_all": _lists_all(corpus),
+        "initial": initial,
     }
     return json.dumps(about, indent=2) + "\n"
 
@@ -162,7 +170,9 @@ def _read_about(workdir: pathlib.Path) -> dict:
     _require(workdir / "config.json")
     try:
         about = json.loads((workdir / "data.json").read_text())
-        if not (isinstance(about, dict) and about.keys() >= {"fingerprints", "lists_all"}):
+        if not (
+            isinstance(about, dict) and about.keys() >= {"fingerprints", "lists_all", "initial"}
+        ):
             raise ValueError("it is not what a run writes there")
         return about
     except (OSError, ValueError) as error:

@@ -27,14 +27,18 @@ def write_seal(folder: pathlib.Path) -> None:
     Reads all files once. Orbax calls it on host 0 alone, while training goes on, so that host reads
     what all hosts have written: 20 GB for 1.7 billion parameters with their moments.
     """
-    names = _files(folder)
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda name: _size_and_checksum(folder / name), names)
-        content = {"files": dict(zip(names, found, strict=True))}
+    content = {"files": checksums(folder, _files(folder))}
     with (folder / _SEAL).open("w") as file:
         json.dump(content, file, indent=0)
         file.flush()
         os.fsync(file.fileno())
+
+
+def checksums(folder: pathlib.Path, names: list[str]) -> dict[str, list[int]]:
+    """{name: [size in bytes, CRC-32]} of files in a folder."""
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda name: _size_and_checksum(folder / name), names)
+        return dict(zip(names, found, strict=True))
 
 
 def find_damage(

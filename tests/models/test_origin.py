@@ -129,6 +129,14 @@ def test_an_export_is_what_was_imported(theirs, imported, tmp_path):
     card = (tmp_path / "last" / "README.md").read_text()
     assert "\nlicense: apache-2.0\n" in card and "\nbase_model: owner/instruct\n" in card
 
+    # A run that starts from one of them knows whether it is still the same.
+    name = Stored(tmp_path / "out").weights_name
+    assert Stored(tmp_path / "last").weights_name == name
+    with (tmp_path / "last" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\1")
+    assert Stored(tmp_path / "last").weights_name != name
+
 
 @pytest.mark.parametrize("place", ["theirs", "imported"])
 def test_a_run_inherits_what_its_initial_model_is(place, theirs, imported, text, tmp_path):
@@ -170,9 +178,9 @@ def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
     fields = {"model.initial": str(theirs), "sinks.kind": "none", "data.files": str(text)}
     fields |= {"data.tokenizer": str(tmp_path), "data.unique_documents": 20}
     config = inherit(with_fields(tiny_config(), fields), given=fields.keys())
-    corpus = load_corpus(config)
-    assert corpus.tokenizer.stops == (END,)
-    loop._create(tmp_path / "run", config, corpus, Stored(theirs))
+    assert load_corpus(config).tokenizer.stops == (END,)
+    first = Stored(theirs)
+    loop._create(tmp_path / "run", config, loop._new_corpus(config, first), first)
     assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
 
 

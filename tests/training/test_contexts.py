@@ -3,6 +3,7 @@ memory on.
 """
 
 import functools
+import shutil
 
 import jax
 import numpy as np
@@ -191,9 +192,10 @@ def test_text_is_written_as_it_is_read(workdir):
 
 def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
     """What that model remembers stays, and the new texts' contexts come on top."""
+    first = shutil.copytree(workdir, tmp_path / "first")
     before = open_run(workdir)
     about = {
-        "model.initial": str(workdir),
+        "model.initial": str(first),
         "seed": 1,
         "data.tokenizer": str(workdir),
         "training.steps": 2,
@@ -223,6 +225,12 @@ def test_a_run_goes_on_from_a_model_with_memory(workdir, tmp_path):
                 with_fields(tiny_config(), {"sinks.kind": "by_context", **about, **fields})
             )
             train_and_evaluate(other, tmp_path / "none")
+    train_and_evaluate(config, tmp_path / "run")  # has ended: the same again
+    shutil.rmtree(first)
+    train_and_evaluate(config, tmp_path / "run")  # needs the first model no more
+    shutil.copytree(tmp_path / "run", first)
+    with expect_input_error("has other weights now than those that .*run started from"):
+        train_and_evaluate(config, tmp_path / "run")
 
 
 def test_a_resumed_run_keeps_its_contexts(tmp_path, monkeypatch):

@@ -18,9 +18,8 @@ from memsinks_jax.studies.figures.runs import Run, Variation, by_variant
 
 logger = logging.getLogger(__name__)
 
-ONCE = 1500  # documents that are read once
-# Documents that are read several times, and how often. The first four are 17% to 20% of what is
-# read.
+# Documents that are read several times, and how often. Beside 1,500 that are read once, the first
+# four are 17% to 20% of what is read.
 CELLS = {
     "4": (80, 4),
     "8": (40, 8),
@@ -83,8 +82,7 @@ ATTACKED = ("context", "sinks", "cap_1")  # are relearned
 def _variation(cell: str, name: str) -> Variation:
     documents, reads = CELLS[cell]
     about = {"data.repeated_documents": documents, "data.repetitions": reads}
-    about = {"data.unique_documents": ONCE} | about | METHODS[name].settings
-    return Variation(METHODS[name].choice, about)
+    return Variation(METHODS[name].choice, about | METHODS[name].settings)
 
 
 VARIANTS = {f"{name}_{cell}": _variation(cell, name) for cell, name in PLACES}
@@ -223,10 +221,8 @@ def sections(runs: list[Run], out) -> list[str]:
             if cell_of(view) == cell != MAIN and view in table.groups
         }
         if shown:
-            share = documents * reads / (documents * reads + ONCE)
-            title = f"{documents} documents read {reads} times, {share:.0%} of what is read"
             of_cell = shared.with_intervals(list(FIGURE.columns), shown, of="model")
-            parts += [report.heading(title), of_cell]
+            parts += [report.heading(f"{documents} documents read {reads} times"), of_cell]
     return parts + shared.choices(runs)
 
 
@@ -253,8 +249,8 @@ FIGURE = Figure(
         "relearning": "relearned",
     },
     labels={view: label for view, label in VIEWS.items() if cell_of(view) == MAIN},
-    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times beside {ONCE:,} read once.
-        Nats per token. AUC: that a document read often has a lower loss than a held-out one, and by
+    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times. Nats per token.
+        AUC: that a document read often has a lower loss than a held-out one, and by
         how far the loss is below that of the model that never read them. Recited: share of the
         documents of which the next {RECITED} tokens are all the likeliest. Relearning: steps until
         half of what was lost is back, over those of the model that never read it, over the same for

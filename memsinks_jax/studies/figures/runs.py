@@ -27,6 +27,7 @@ from memsinks_jax.config import (
     validate,
     with_fields,
 )
+from memsinks_jax.models.initial import check_unchanged
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import (
     EXIT_BAD_INPUT,
@@ -110,14 +111,19 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether its weights are this config's. Raises InputError if the data have changed."""
+        """Whether its weights are this config's. Raises InputError if its data or the model
+        that it started from have changed.
+        """
         try:
             marked, there = self.mark.read_text(), self._marked()
         # not trained to the end yet, or damaged: the train command sees to it
         except (OSError, InputError):
             return False
-        if marked == there and (self.config.data.files or self.config.general.files):
-            _check_data(self.workdir, marked)
+        if marked == there:
+            if self.config.model.initial:
+                check_unchanged(self.workdir, self.config.model.initial)
+            if self.config.data.files or self.config.general.files:
+                _check_data(self.workdir, marked)
         return marked == there
 
     def _marked(self) -> str:
