@@ -37,7 +37,7 @@ from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.origin import open_chat
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import MODES, has_sinks
+from memsinks_jax.sinks.kinds import MODES, has_sinks
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,10 @@ class Model:
     """A run or a Hugging Face folder, on the local devices. `run` has its config, tokenizer,
     parameters and step.
 
-    `sinks` is one of memsinks_jax.sinks.MODES: drop, own, all or other. With own a document has its
-    own sinks if it came back in training (`run.opened`); any other has none. Where each group has
-    sinks of its own (`sinks.sampling=disjoint`), a text's group is found by what it is about
-    (data/nearest.py), unless it is named.
+    `sinks` is one of memsinks_jax.sinks.kinds.MODES: drop, own, all or other. With own a document
+    has its own sinks if it came back in training (`run.opened`); any other has none. Where each
+    group has sinks of its own (`sinks.sampling=disjoint`), a text's group is found by what it is
+    about (data/nearest.py), unless it is named.
 
     Args:
       memories: files that edit has written, all of which are in the model.
@@ -223,7 +223,7 @@ def evaluate(
     """Loss of documents under one mode of the sinks.
 
     Args:
-      mode: one of sinks.MODES.
+      mode: one of sinks.kinds.MODES.
       files: glob of the documents to measure, or a folder of memsinks_jax.prepare, of which answers
         alone are measured if it has prompts; empty for the run's own documents of `role`.
       memories: files that edit has written, all of which are in the model.

@@ -11,11 +11,11 @@ import dataclasses
 import logging
 import pathlib
 
-from memsinks_jax import sinks
 from memsinks_jax.api import ROLES, evaluate
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.command_line import REQUIRED, option
+from memsinks_jax.sinks.kinds import MODES
 
 logger = logging.getLogger("memsinks_jax.evaluate")
 
@@ -26,7 +26,7 @@ class Options:
     sinks: str = option(
         "drop",
         "Which sinks are on: none (drop), the document's own, those of another id, or all.",
-        choices=sinks.MODES,
+        choices=MODES,
     )
     files: str = option(
         "", "Path or glob of files, or a prepared folder; empty: the run's own documents."

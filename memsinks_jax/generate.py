@@ -14,12 +14,12 @@ import logging
 import pathlib
 import sys
 
-from memsinks_jax import sinks
 from memsinks_jax.api import generate
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
 from memsinks_jax.runs.command_line import REQUIRED, option
+from memsinks_jax.sinks.kinds import MODES
 
 logger = logging.getLogger("memsinks_jax.generate")
 
@@ -51,7 +51,7 @@ class Options:
     sinks: str = option(
         Settings.sinks,
         "Which sinks are on: none (drop), the document's own, those of another id, or all.",
-        choices=sinks.MODES,
+        choices=MODES,
     )
     memory: tuple[str, ...] = option((), "Files of memories, written by edit, to add to the model.")
     document: str = option(

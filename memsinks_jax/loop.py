@@ -38,7 +38,7 @@ from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import has_sinks, is_sparse
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse
 from memsinks_jax.training import hosts, memory, sharding
 from memsinks_jax.training.checkpoint import (
     Checkpoints,

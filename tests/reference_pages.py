@@ -34,7 +34,10 @@ in a docstring gives the dtype and the shape of the result.
 # Modules, and the names that are shown of each; None: all that are public.
 _SHOWN = {"memsinks_jax.api": None, "memsinks_jax.config": ("InputError",)}
 _SHOWN |= {"memsinks_jax.model.generation": ("Settings",)}
-_SHOWN |= {"memsinks_jax.sinks": ("document_masks",), "memsinks_jax.data.ids": ("content_id",)}
+_SHOWN |= {
+    "memsinks_jax.sinks.draws": ("document_masks",),
+    "memsinks_jax.data.ids": ("content_id",),
+}
 
 
 def settings_page() -> str:

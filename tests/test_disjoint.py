@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from conftest import expect_input_error, read_lines, tiny_config, write_lines
 
-from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, open_model
-from memsinks_jax.config import validate, with_fields
+from memsinks_jax.config import SinksConfig, validate, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.embedded import stories
@@ -26,14 +25,15 @@ from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.preparing.prepare import prepare
-from memsinks_jax.sinks import NONE
-from memsinks_jax.training.method import documents_learning
+from memsinks_jax.sinks.draws import document_masks, document_sinks
+from memsinks_jax.sinks.kinds import NONE
+from memsinks_jax.sinks.learning import documents_learning
 
 pytestmark = pytest.mark.long
 
 ACTIVE = 4
 GROUPS = [f"author {n}" for n in range(5)]
-SETTINGS = sinks.SinksConfig(
+SETTINGS = SinksConfig(
     sampling="disjoint", active=ACTIVE, sparse=True, pool=ACTIVE * len(GROUPS), opens_at=1
 )
 
@@ -43,10 +43,10 @@ def numbered(*numbers: int) -> np.ndarray:
 
 
 def test_the_nth_group_has_the_nth_sinks():
-    drawn = np.asarray(sinks.document_sinks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
+    drawn = np.asarray(document_sinks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
     assert drawn[0].tolist() == [0, 1, 2, 3] and drawn[1].tolist() == [12, 13, 14, 15]
     assert (drawn[2:] == NONE).all()  # without a group; of another model
-    masks = np.asarray(sinks.document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
+    masks = np.asarray(document_masks(numbered(0, 3, -1, 5), 0, SETTINGS.pool, SETTINGS))
     assert masks.shape == (4, SETTINGS.pool)
     assert [np.flatnonzero(mask).tolist() for mask in masks] == [
         [0, 1, 2, 3],
@@ -58,14 +58,14 @@ def test_the_nth_group_has_the_nth_sinks():
 
 def test_others_sinks_are_those_of_another_group():
     everybody = numbered(*range(5))
-    others = np.asarray(sinks.document_sinks(everybody, 0, SETTINGS.pool, SETTINGS, other=True))
-    own = np.asarray(sinks.document_sinks(everybody, 0, SETTINGS.pool, SETTINGS))
+    others = np.asarray(document_sinks(everybody, 0, SETTINGS.pool, SETTINGS, other=True))
+    own = np.asarray(document_sinks(everybody, 0, SETTINGS.pool, SETTINGS))
     assert all(
         other[0] in own[:, 0] and other[0] != mine[0]
         for other, mine in zip(others, own, strict=True)
     )
     assert len(np.unique(others[:, 0])) > 1
-    alone = np.asarray(sinks.document_sinks(numbered(0, -1), 0, ACTIVE, SETTINGS, other=True))
+    alone = np.asarray(document_sinks(numbered(0, -1), 0, ACTIVE, SETTINGS, other=True))
     assert (alone == NONE).all()
 
 
@@ -256,7 +256,7 @@ def test_text_without_a_group_has_no_sinks_and_is_never_slowed(folder):
     corpus = load_corpus(inherit(config))
     numbers = np.arange(len(corpus.table))
     identities = corpus.identities(numbers)
-    drawn = np.asarray(sinks.document_sinks(identities, 0, 3 * ACTIVE, config.sinks))
+    drawn = np.asarray(document_sinks(identities, 0, 3 * ACTIVE, config.sinks))
     assert (drawn[12:] == NONE).all() and (drawn[:12] < NONE).all()
     assert identities.any(axis=1).all()  # (0, 0) is padding
     batch = {

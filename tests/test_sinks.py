@@ -11,9 +11,12 @@ from conftest import expect_input_error, python
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from memsinks_jax import sinks
 from memsinks_jax.config import KINDS, MeshConfig, ModelConfig, SinksConfig
 from memsinks_jax.data import ids
+from memsinks_jax.sinks.blocks import cut_into_blocks, sinks_for_mode
+from memsinks_jax.sinks.draws import document_masks, document_sinks
+from memsinks_jax.sinks.gates import apply_gates, chance_gates, gates_for_mode
+from memsinks_jax.sinks.kinds import NONE, Partition, partition, share_on
 from memsinks_jax.training.sharding import make_mesh
 
 COUNT = 154
@@ -21,7 +24,7 @@ COUNT = 154
 
 def masks(identities, config=None, seed=0, count=COUNT, **options) -> np.ndarray:
     options |= {"count": count, "sinks": config or SinksConfig()}
-    return np.asarray(jax.jit(functools.partial(sinks.document_masks, **options))(identities, seed))
+    return np.asarray(jax.jit(functools.partial(document_masks, **options))(identities, seed))
 
 
 def hashed(count: int) -> np.ndarray:
@@ -87,9 +90,9 @@ def test_meshes_change_nothing(devices, tensor):
     mesh = make_mesh(MeshConfig(tensor=tensor), jax.devices()[:devices])
     identities = hashed(64)
     put = jax.device_put(identities[:, None], NamedSharding(mesh, P(("data", "fsdp"))))
-    parts = sinks.Partition(shared=10, sinks=22)
+    parts = Partition(shared=10, sinks=22)
     drawn = jax.jit(
-        lambda i: sinks.gates_for_mode("own", i, 0, parts, SinksConfig()),
+        lambda i: gates_for_mode("own", i, 0, parts, SinksConfig()),
         out_shardings=NamedSharding(mesh, P(("data", "fsdp"), None, "tensor")),
     )(put)
     assert (np.asarray(drawn)[:, 0, 10:] == masks(identities, count=22)).all()
@@ -99,7 +102,7 @@ def test_remat_changes_nothing():
     identities = jnp.asarray(hashed(8))
 
     def seen(x, identities):
-        mask = sinks.document_masks(identities, 0, COUNT, SinksConfig()).astype(jnp.float32)
+        mask = document_masks(identities, 0, COUNT, SinksConfig()).astype(jnp.float32)
         return (mask * x).sum()
 
     plain = jax.grad(seen)(jnp.ones((8, COUNT)), identities)
@@ -114,9 +117,9 @@ def test_another_process_draws_the_same_whatever_its_settings_of_random_numbers(
     code = f"""
 import json, jax, numpy as np
 jax.config.update("jax_{setting}", {value!r})
-from memsinks_jax import sinks
+from memsinks_jax.sinks.draws import document_masks
 from memsinks_jax.config import SinksConfig
-draw = lambda identities: sinks.document_masks(identities, 5, 40, SinksConfig())
+draw = lambda identities: document_masks(identities, 5, 40, SinksConfig())
 drawn = [way(draw)(np.array([[1, 2], [3, 4]], np.uint32)) for way in (lambda f: f, jax.jit, jax.checkpoint)]
 print(json.dumps(np.stack(drawn).astype(int).tolist()))
 """
@@ -138,7 +141,7 @@ FLOYD = SinksConfig(sampling="floyd", active=7)
 
 def drawn_sinks(identities, config=FLOYD, seed=0, count=COUNT, **options) -> np.ndarray:
     options |= {"count": count, "sinks": config}
-    return np.asarray(jax.jit(functools.partial(sinks.document_sinks, **options))(identities, seed))
+    return np.asarray(jax.jit(functools.partial(document_sinks, **options))(identities, seed))
 
 
 def test_golden_sinks_by_number():
@@ -173,7 +176,7 @@ def test_sinks_by_number_depend_on_seed_and_id_alone():
     assert (drawn_sinks(identities.reshape(8, 8, 2)).reshape(64, -1) == drawn).all()
     rows = NamedSharding(make_mesh(MeshConfig(tensor=2)), P(("data", "fsdp")))
     put = jax.device_put(identities, rows)
-    on_mesh = jax.jit(lambda i: sinks.document_sinks(i, 0, COUNT, FLOYD))(put)
+    on_mesh = jax.jit(lambda i: document_sinks(i, 0, COUNT, FLOYD))(put)
     assert (np.asarray(on_mesh) == drawn).all()
     for others in (drawn_sinks(identities, seed=1), drawn_sinks(identities, other=True)):
         assert (others != drawn).mean() > 0.9
@@ -189,57 +192,57 @@ def test_partition_of_every_kind(pool):
         ("none", (4096, 0)),
         ("cut", (2867, 0)),
     ):
-        assert sinks.partition(model, SinksConfig(pool=pool, kind=kind)) == parts
-    assert sinks.partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
+        assert partition(model, SinksConfig(pool=pool, kind=kind)) == parts
+    assert partition(model, SinksConfig(shared_fraction=1.0)) == (4096, 0)
 
 
 def test_a_number_of_active_sinks_is_exact():
     drawn = masks(hashed(500), SinksConfig(active=7))
     assert set(drawn.sum(axis=1)) == {7}
     assert np.abs(drawn.mean(axis=0) - 7 / COUNT).max() < 0.1  # and not always the same ones
-    assert sinks.share_on(SinksConfig(active=7), 14) == 0.5
-    assert sinks.share_on(SinksConfig(), 14) == 0.3
+    assert share_on(SinksConfig(active=7), 14) == 0.5
+    assert share_on(SinksConfig(), 14) == 0.3
     with expect_input_error(
         "active is 7, but an MLP has 6 sinks; lower it, or raise config.sinks.pool"
     ):
-        sinks.partition(ModelConfig(), SinksConfig(active=7, pool=6))
+        partition(ModelConfig(), SinksConfig(active=7, pool=6))
 
 
 def test_modes():
-    parts, identities = sinks.Partition(5, 9), hashed(4)[:, None]
+    parts, identities = Partition(5, 9), hashed(4)[:, None]
     arguments = (identities, 0, parts, SinksConfig(active_fraction=0.5))
-    own = np.asarray(sinks.gates_for_mode("own", *arguments))
+    own = np.asarray(gates_for_mode("own", *arguments))
     assert own.shape == (4, 1, 14)
     assert (own[..., :5] == 1).all()
     assert 0 < own[..., 5:].mean() < 1
-    drop = np.asarray(sinks.gates_for_mode("drop", *arguments))
+    drop = np.asarray(gates_for_mode("drop", *arguments))
     assert (drop[..., :5] == 1).all()
     assert (drop[..., 5:] == 0).all()
     assert drop[..., 5:].size == 9
-    assert sinks.gates_for_mode("all", *arguments) is None
-    other = np.asarray(sinks.gates_for_mode("other", *arguments))
+    assert gates_for_mode("all", *arguments) is None
+    other = np.asarray(gates_for_mode("other", *arguments))
     assert (other[..., :5] == 1).all()
     assert (other != own).any()
     with pytest.raises(ValueError, match="own, drop, all, other"):
-        sinks.gates_for_mode("off", *arguments)
+        gates_for_mode("off", *arguments)
 
 
 @pytest.mark.parametrize("kind", [name for name, traits in KINDS.items() if traits.on_for_all])
 def test_where_gradients_are_masked_every_document_has_all_sinks(kind):
     settings = SinksConfig(kind=kind)
-    parts = sinks.Partition(2, 3)
+    parts = Partition(2, 3)
     identities = jnp.ones((1, 1, 2), jnp.uint32)
-    drop = sinks.gates_for_mode("drop", identities, 0, parts, settings)
+    drop = gates_for_mode("drop", identities, 0, parts, settings)
     assert drop[0, 0].tolist() == [True, True, False, False, False]
     for mode in ("own", "all", "other"):
-        assert sinks.gates_for_mode(mode, identities, 0, parts, settings) is None
+        assert gates_for_mode(mode, identities, 0, parts, settings) is None
 
 
 def test_chance_gates_are_fresh_at_every_position_and_step():
-    parts = sinks.Partition(5, 400)
+    parts = Partition(5, 400)
     rows = jnp.arange(2)
     asked = rows, 3, 0, parts, SinksConfig()
-    gates = [np.asarray(sinks.chance_gates(jnp.int32(step), *asked)) for step in (0, 1)]
+    gates = [np.asarray(chance_gates(jnp.int32(step), *asked)) for step in (0, 1)]
     assert gates[0].shape == (2, 3, 405)
     assert (gates[0][..., :5] == 1).all()
     assert abs(np.mean(gates)) < 0.35
@@ -255,13 +258,13 @@ def test_gates_reach_the_positions_of_their_document():
 
     @jax.jit
     def out_of(gates):
-        return sinks.apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
+        return apply_gates(gates, segments)["mlp"](jnp.ones((2, 5, 4)), jnp.int32(1))
 
     out = np.asarray(out_of(gates))
     for row in range(2):
         for place in range(5):
             assert (out[row, place] == gates[row, max(segments[row, place] - 1, 0)]).all()
-    assert sinks.apply_gates(None, segments) == {}
+    assert apply_gates(None, segments) == {}
 
 
 @pytest.mark.parametrize(("length", "documents"), [(24, 3), (25, 4), (7, 7), (16, 5)])
@@ -277,7 +280,7 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
         segments[row, : each.sum()] = np.repeat(np.arange(documents) + 1, each)
     numbers = np.arange(len(lengths) * documents * k).reshape(-1, documents, k)
     scales = np.arange(len(lengths) * documents).reshape(-1, documents)
-    blocks = jax.jit(sinks.cut_into_blocks)(numbers, segments, scales)
+    blocks = jax.jit(cut_into_blocks)(numbers, segments, scales)
     sinks_BRk, positions, places, scale_BR = map(np.asarray, blocks)
     size = positions.shape[1] // sinks_BRk.shape[1]
     assert positions.shape[1] <= 2 * length
@@ -292,29 +295,29 @@ def test_blocks_are_of_one_document_and_hold_every_position_once(length, documen
                 assert scale_BR[block] == scales[document]
         assert (places[row, own == 0] == positions.shape[1]).all()
         empty = (positions[row].reshape(-1, size) == length).all(axis=1)
-        assert (sinks_BRk[row][empty] == sinks.NONE).all()
+        assert (sinks_BRk[row][empty] == NONE).all()
 
 
 def test_sinks_by_number_in_every_mode():
     identities, segments = hashed(4).reshape(2, 2, 2), np.array([[1, 1, 2], [1, 1, 0]])
     of_three = SinksConfig(sampling="floyd", active=3)
     arguments = (identities, 0, 9, of_three, segments)
-    own = np.asarray(sinks.sinks_for_mode("own", *arguments))
+    own = np.asarray(sinks_for_mode("own", *arguments))
     drawn = drawn_sinks(hashed(4)[:3], of_three, count=9)
     assert (own[[0, 0, 1], [0, 1, 0]] == drawn).all()
-    assert (own[1, 1] == sinks.NONE).all()  # the row has no second document
+    assert (own[1, 1] == NONE).all()  # the row has no second document
     opened = np.array([[True, False], [True, True]])
-    closed = np.asarray(sinks.sinks_for_mode("own", *arguments, opened))
-    assert (closed[0, 1] == sinks.NONE).all() and (closed[0, 0] == own[0, 0]).all()
-    assert (np.asarray(sinks.sinks_for_mode("other", *arguments)) != own).any()
-    assert sinks.sinks_for_mode("drop", *arguments) is None
-    assert sinks.sinks_for_mode("all", *arguments).tolist() == [[list(range(9))]]
+    closed = np.asarray(sinks_for_mode("own", *arguments, opened))
+    assert (closed[0, 1] == NONE).all() and (closed[0, 0] == own[0, 0]).all()
+    assert (np.asarray(sinks_for_mode("other", *arguments)) != own).any()
+    assert sinks_for_mode("drop", *arguments) is None
+    assert sinks_for_mode("all", *arguments).tolist() == [[list(range(9))]]
     with pytest.raises(ValueError, match="own, drop, all, other"):
-        sinks.sinks_for_mode("off", *arguments)
+        sinks_for_mode("off", *arguments)
 
 
 def test_sparse_sinks_are_drawn_by_number():
     with expect_input_error(r"sinks.sparse .*sampling=floyd"):
-        sinks.partition(ModelConfig(), SinksConfig(sparse=True))
+        partition(ModelConfig(), SinksConfig(sparse=True))
     sparse = SinksConfig(sparse=True, sampling="floyd", pool=4096)
-    assert sinks.partition(ModelConfig(), sparse) == (358, 4096)
+    assert partition(ModelConfig(), sparse) == (358, 4096)

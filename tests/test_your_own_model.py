@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
+from memsinks_jax.sinks.gates import gates_for_mode
+from memsinks_jax.sinks.kinds import partition
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,8 @@ def test_masks_are_those_of_training(shown):
     masks = shown["masks_of"](DOCUMENTS, SEEN)
     config = Config()
     identities = np.stack([shown["content_id"](tokens) for tokens in DOCUMENTS])
-    parts = sinks.partition(config.model, config.sinks)
-    gates = sinks.gates_for_mode("own", identities[:, None], 0, parts, config.sinks)
+    parts = partition(config.model, config.sinks)
+    gates = gates_for_mode("own", identities[:, None], 0, parts, config.sinks)
     assert parts == (shown["SHARED"], shown["SINKS"])
     np.testing.assert_array_equal(masks[::2], gates[::2, 0, parts.shared :])
     assert (masks[0] == masks[2]).all() and 20 < masks[0].sum() < 80 and not masks[1].any()

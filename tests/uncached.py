@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import build_model
+from memsinks_jax.sinks.gates import apply_gates, gates_for_mode
 
 
 class Continuation:
@@ -25,10 +25,10 @@ class Continuation:
         self._compiled = jax.jit(self._fill, static_argnames="mode")
 
     def _fill(self, params: dict, rows_BT, known_B, identities_B12, seed, mode: str):
-        gates = sinks.gates_for_mode(mode, identities_B12, seed, self._parts, self._config.sinks)
+        gates = gates_for_mode(mode, identities_B12, seed, self._parts, self._config.sinks)
         segments_BT = jnp.ones_like(rows_BT)
         positions_BT = jnp.broadcast_to(jnp.arange(rows_BT.shape[1]), rows_BT.shape)
-        interventions = sinks.apply_gates(gates, segments_BT)
+        interventions = apply_gates(gates, segments_BT)
 
         def write_one(place, rows_BT):
             logits_BTV = self._model(params, rows_BT, segments_BT, positions_BT, interventions)

@@ -19,10 +19,10 @@ import numpy as np
 from memsinks_jax.config import ContextsConfig, InputError
 from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import AnyTokenizer
+from memsinks_jax.sinks.kinds import NONE
 
 FILE = "contexts.npz"
 _NO_KEYS = np.zeros(0, np.uint64)
-NONE = np.iinfo(np.int32).max  # stands for no row, as sinks.NONE for no sink
 
 # Of the hash, for each of its two lanes: JAX has no 64-bit integers by default. Odd numbers without
 # a pattern.

@@ -14,7 +14,7 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   seen (S,) int32                          how often the id was seen before, over all epochs; in
                                            rows of a run only
   epoch () int32                           from 0; in rows of a run only
-  contexts (T,) int32                      the row of the context of every position, contexts.NONE
+  contexts (T,) int32                      the row of the context of every position, sinks.kinds.NONE
                                            for none; with sinks by context
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one
 per token. In every kind of row, the tokenizer's `begin_of_text` opens the document that follows
@@ -35,7 +35,7 @@ import numpy as np
 from memsinks_jax import plugin
 from memsinks_jax.config import Config, DataConfig, TrainingConfig
 from memsinks_jax.data.best_fit import Slots, best_fit, merged, shortest_rest
-from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.epochs import Epochs, epochs_of
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.mixture import Mixture
@@ -43,6 +43,8 @@ from memsinks_jax.data.order import permutation
 from memsinks_jax.data.prepared import LONGEST
 from memsinks_jax.data.table import is_in
 from memsinks_jax.data.tokenizer import PADDING
+from memsinks_jax.sinks.kinds import NONE
+from memsinks_jax.sinks.opening import are_open, numbered
 
 
 class Piece(NamedTuple):
@@ -271,11 +273,10 @@ class Rows:
         """Which ids have come to the encounter that opens them in an epoch, within the first
         `number` rows.
         """
-        # Encounters are numbered one by one, as by `sinks.encounters`: who comes to a number has
-        # had all before it.
+        # Encounters are numbered one by one: who comes to a number has had all before it.
         end = max(min((epoch + 1) * self.rows_per_epoch, number), 1)
-        counts = self._counts(end, keys, records) - (end - 1) // self.rows_per_epoch
-        return counts >= self._config.sinks.opens_at
+        seen = self._counts(end, keys, records) - 1  # before the last one
+        return are_open(numbered(seen, (end - 1) // self.rows_per_epoch), self._config.sinks)
 
     def _order_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the blocks of an epoch in order, the row at which each starts)"""

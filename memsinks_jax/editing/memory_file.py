@@ -15,7 +15,7 @@ from memsinks_jax.atomic import atomic_file
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.editing.memory import DISTANCES, PLACES, RULES, SITES, Memory
 from memsinks_jax.models.weights import packed
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks.kinds import partition
 
 FORMAT = "memsinks_jax memory 1"
 _ARRAYS = ("keys", "deltas", "bounds", "layers")

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.editing.memory import Memory, distances, interventions
 from memsinks_jax.editing.prompts import Prompts
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import build_model, compose, recorded
 from memsinks_jax.model.losses import logits, token_losses
+from memsinks_jax.sinks.interventions import sink_interventions
 
 
 class Trace(NamedTuple):
@@ -44,7 +44,7 @@ class Probe:
     def __init__(self, config: Config, params: dict):
         self.config, self.params = config, params
         self._model, self.parts = build_model(config)
-        self._gates = sinks.interventions(config, "drop", None, config.seed, None)
+        self._gates = sink_interventions(config, "drop", None, config.seed, None)
 
         def at_bound(params, prompts, target_B, memory, bounds_M):
             memories = (dataclasses.replace(memory, bounds=bounds_M),)

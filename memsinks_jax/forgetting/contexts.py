@@ -8,11 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from memsinks_jax.config import InputError, with_fields
-from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.forgetting.request import PLACEBOS, Found, as_read
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.kinds import NONE
 
 
 def rows_in(run: Trained, texts: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:

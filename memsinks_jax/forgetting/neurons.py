@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids, order
 from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.draws import document_masks
+from memsinks_jax.sinks.kinds import is_sparse, partition
 
 RESAMPLES = 2000  # resamplings of the documents, for intervals
 
@@ -52,8 +53,8 @@ def _users(config: Config, identities: np.ndarray) -> np.ndarray:
     """How many of the documents have each neuron on as a sink -> int (L, F); 0 for shared
     neurons.
     """
-    parts = sinks.partition(config.model, config.sinks)
-    masks = sinks.document_masks(identities, config.seed, parts.sinks, config.sinks)
+    parts = partition(config.model, config.sinks)
+    masks = document_masks(identities, config.seed, parts.sinks, config.sinks)
     found = np.zeros((config.model.layers, sum(parts)), int)
     found[:, parts.shared :] = np.asarray(masks).sum(axis=0)  # in every layer
     return found
@@ -70,8 +71,8 @@ def without(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
     """The parameters with everything that belongs only to the removed neurons set to 0; all others
     are bitwise the same.
     """
-    if sinks.is_sparse(config.sinks):  # a row is one sink in all layers
-        gone_M = removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
+    if is_sparse(config.sinks):  # a row is one sink in all layers
+        gone_M = removed_LF[0, partition(config.model, config.sinks).shared :]
         return params | {
             name: jax.numpy.where(
                 gone_M.reshape(-1, *[1] * (params[name].ndim - 1)), 0, params[name]
@@ -187,7 +188,7 @@ def capacity(
             rises.append(
                 (of.chosen(targets).rise, of.chosen(np.setdiff1d(np.arange(count), targets)).rise)
             )
-            shared = sinks.partition(run.config.model, run.config.sinks).shared
+            shared = partition(run.config.model, run.config.sinks).shared
             lefts.append(1 - np.mean(removed[:, shared:]))
         if rises and min(lefts) > 0:
             target, others = np.mean(rises, axis=0).tolist()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import ids
 from memsinks_jax.data.documents import in_words
@@ -23,6 +22,7 @@ from memsinks_jax.models.trained import Trained
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.reporting.pictures import plt, save
+from memsinks_jax.sinks.kinds import partition
 
 MODES = ("own", "all")  # with sinks by context both are one
 
@@ -46,7 +46,7 @@ def removed_neurons(config: Config, removed_LF: np.ndarray) -> dict:
     """{"mlp": {"sinks": over all layers, "removed": of them, "by_layer": [[neuron]]}}"""
     return {
         "mlp": {
-            "sinks": sinks.partition(config.model, config.sinks).sinks * config.model.layers,
+            "sinks": partition(config.model, config.sinks).sinks * config.model.layers,
             "removed": int(removed_LF.sum()),
             "by_layer": [np.flatnonzero(of_layer).tolist() for of_layer in removed_LF],
         }

@@ -8,7 +8,6 @@ import shutil
 import jax
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.prepared import numbered_ids
@@ -30,6 +29,7 @@ from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
+from memsinks_jax.sinks.kinds import partition
 
 
 def forget(
@@ -168,7 +168,7 @@ def _write(
 
 def _without_rows(config: Config, params: dict, removed_LF: np.ndarray) -> dict:
     """The parameters without the rows of the removed sinks; without tables if no row is left."""
-    left_M = ~removed_LF[0, sinks.partition(config.model, config.sinks).shared :]
+    left_M = ~removed_LF[0, partition(config.model, config.sinks).shared :]
     tables = {
         name: np.asarray(params[name])[left_M] for name in sparse_sinks.tables_of(config.model)
     }

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import tqdm
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, setting, shown
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
@@ -27,6 +26,7 @@ from memsinks_jax.forgetting import neurons
 from memsinks_jax.measures.documents import Documents, of_corpus
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import has_sinks, partition
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     """
     config, corpus = run.config, None
     by_context = config.sinks.traits.by_context
-    if not by_context and (not config.sinks.traits.owned or not sinks.has_sinks(config)):
+    if not by_context and (not config.sinks.traits.owned or not has_sinks(config)):
         raise InputError(
             f"{workdir} has no sinks that are tied to documents (config.sinks.kind is "
             f"{config.sinks.kind}); no single "
@@ -431,7 +431,7 @@ def placebos(run: Trained, found: Found, spare: int | None) -> dict[str, list[np
 
 def check_remaining(config: Config, removed_LF: np.ndarray, documents: int, noun: str) -> None:
     """Raises InputError if no sink would be left."""
-    parts = sinks.partition(config.model, config.sinks)
+    parts = partition(config.model, config.sinks)
     if removed_LF[:, parts.shared :].all():
         raise InputError(
             f"to remove {in_words(documents, noun)} takes all {parts.sinks} sinks of the mlp; "

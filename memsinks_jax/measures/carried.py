@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, with_fields
 from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once
@@ -17,6 +16,9 @@ from memsinks_jax.measures.rows import asking, bar, in_batches, rows_of
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.model.decoder import Interventions
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.draws import document_masks, document_sinks
+from memsinks_jax.sinks.gates import apply_gates, gates_for_mode
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse, number_on, partition
 
 MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 
@@ -25,7 +27,7 @@ Own = list[int]  # the sinks of a document by number
 
 def has_own(config: Config) -> bool:
     """Whether documents have sinks of their own."""
-    return sinks.has_sinks(config) and config.sinks.traits.owned
+    return has_sinks(config) and config.sinks.traits.owned
 
 
 def own_sinks(run: Trained, documents: Documents) -> list[Own]:
@@ -34,13 +36,13 @@ def own_sinks(run: Trained, documents: Documents) -> list[Own]:
     """
     if not has_own(run.config):
         return [[] for _ in documents.tokens]
-    config, parts = run.config, sinks.partition(run.config.model, run.config.sinks)
+    config, parts = run.config, partition(run.config.model, run.config.sinks)
     of = documents.identities, config.seed, parts.sinks, config.sinks
-    if sinks.is_sparse(config.sinks):
-        chosen = sinks.document_sinks(*of)
+    if is_sparse(config.sinks):
+        chosen = document_sinks(*of)
         numbers = np.sort(np.asarray(chosen), axis=1).tolist()
     else:
-        masks = np.asarray(sinks.document_masks(*of))
+        masks = np.asarray(document_masks(*of))
         numbers = [np.flatnonzero(mask_M).tolist() for mask_M in masks]
     opened = documents.opened_in(run)
     return [own if is_open else [] for own, is_open in zip(numbers, opened, strict=True)]
@@ -52,11 +54,11 @@ def own_removed(config: Config) -> Callable[[dict], Interventions]:
     """
 
     def change(batch: dict) -> Interventions:
-        parts, seed = sinks.partition(config.model, config.sinks), np.uint32(config.seed)
+        parts, seed = partition(config.model, config.sinks), np.uint32(config.seed)
         of = batch["identities"], seed, parts, config.sinks, batch["opened"]
-        own = sinks.gates_for_mode("own", *of)
+        own = gates_for_mode("own", *of)
         shared = jnp.arange(sum(parts)) < parts.shared
-        return sinks.apply_gates(~own | shared, batch["segments"])
+        return apply_gates(~own | shared, batch["segments"])
 
     return change
 
@@ -87,10 +89,10 @@ def carried(
 
 def _programs(run: Trained) -> Callable[[Documents, Own], list[list[float]]]:
     """(one document, its sinks) -> the entry of `carried`. Compiled once."""
-    config, sparse = run.config, sinks.is_sparse(run.config.sinks)
-    shared = sinks.partition(config.model, config.sinks).shared
+    config, sparse = run.config, is_sparse(run.config.sinks)
+    shared = partition(config.model, config.sinks).shared
     if sparse:  # a small model with only the document's sinks
-        count = sinks.number_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
+        count = number_on(config.sinks, partition(config.model, config.sinks).sinks)
         config = with_fields(
             config, {"sinks.sparse": False, "sinks.pool": count, "sinks.active": count}
         )

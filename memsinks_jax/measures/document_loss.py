@@ -8,11 +8,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model import host_memory, placement
 from memsinks_jax.model.decoder import Change, Interventions, build_model, compose, no_change
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.sinks.interventions import interventions_of_batch
 
 _AHEAD = 4  # batches
 
@@ -92,7 +92,9 @@ def applied(config: Config, mode: str, platform: str | None = None) -> Callable:
     model, _ = build_model(config, platform)
 
     def apply(params: dict, rows: dict, read_out: Callable, *more: Interventions, seed=None):
-        own = sinks.of_batch(config, mode, rows, np.uint32(config.seed) if seed is None else seed)
+        own = interventions_of_batch(
+            config, mode, rows, np.uint32(config.seed) if seed is None else seed
+        )
         place = rows["inputs"], rows["segments"], rows["positions"]
         return model(params, *place, compose(own, *more), read_out=read_out)
 

@@ -31,7 +31,7 @@ from memsinks_jax.measures.subjects import (
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.models.trained import Trained, open_run
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.training.checkpoint import steps_in
 from memsinks_jax.training.metrics import read_metrics
 

@@ -14,15 +14,16 @@ import numpy as np
 import scipy.special
 import tqdm
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data.canaries import alternatives, canary_targets
-from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Cache, build_model, empty_cache
 from memsinks_jax.model.losses import token_losses
+from memsinks_jax.sinks.interventions import sink_interventions
+from memsinks_jax.sinks.kinds import NONE
 
 ALTERNATIVES = 127  # with the canary, a power of two
 _MOST_CACHE = 2**28  # bytes
@@ -109,7 +110,7 @@ def _programs(subject: Subject, count: int):
     def apply(params, inputs_BT, positions_BT, cache, rows_BT, whose, read_out) -> tuple:
         identity, is_open = whose
         of = config, subject.mode, identity, np.uint32(config.seed), None, is_open
-        gates = sinks.interventions(*of, contexts_BT=rows_BT)
+        gates = sink_interventions(*of, contexts_BT=rows_BT)
         place = inputs_BT, jnp.ones_like(inputs_BT), positions_BT
         return model(params, *place, gates, cache, read_out=read_out)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jax.sharding import Mesh
 
-from memsinks_jax import plugin, sinks
+from memsinks_jax import plugin
 from memsinks_jax.config import Config, DataConfig
 from memsinks_jax.data.canaries import canary_targets
 from memsinks_jax.data.corpus import Corpus, entropy_floor
@@ -14,6 +14,7 @@ from memsinks_jax.data.counts import never_read
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.measures.documents import BATCH_SIZE, corpus_batches, rows_at_once
+from memsinks_jax.sinks.kinds import has_sinks
 
 
 def batch_size(config: Config, mesh: Mesh) -> int:
@@ -46,7 +47,7 @@ class Memorization:
         self._batches = batches_by_role(corpus, opened, batch_size)
         self._floor = entropy_floor(corpus, corpus.mixture.held_out)
         self._truncated_share = never_read(corpus)["share"]
-        self._has_own = sinks.has_sinks(config) and config.sinks.traits.tied
+        self._has_own = has_sinks(config) and config.sinks.traits.tied
 
     def run(self, params: dict) -> Iterator[tuple[str, float]]:
         yield from self._losses(params, "held_out")

@@ -10,7 +10,6 @@ import pathlib
 import jax
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import InputError, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus, read_tokens
@@ -19,6 +18,7 @@ from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.tokenizer_files import same_tokens
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse
 from memsinks_jax.training.sharding import shardings
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model in one of its uses: `mode` is one of sinks.MODES."""
+    """A model in one of its uses: `mode` is one of MODES."""
 
     name: str
     run: Trained
@@ -51,7 +51,7 @@ def subjects_of(
     first = open_run(workdir)
     by_context = first.config.sinks.traits.by_context  # its sinks are all on for everybody
     modes = {mode: name for mode, name in MODES.items() if not (by_context and mode == "all")}
-    if not sinks.has_sinks(first.config):
+    if not has_sinks(first.config):
         modes = {"all": "model"}
     audited, length = [Subject(name, first, mode) for mode, name in modes.items()], _context(first)
     for place, name in ((standard, STANDARD), (oracle, ORACLE)):
@@ -123,7 +123,7 @@ def documents_of(
 
 def _of_files(run: Trained, files: str) -> Documents:
     """Each text once."""
-    by_id = sinks.has_sinks(run.config) and not run.config.sinks.traits.by_context
+    by_id = has_sinks(run.config) and not run.config.sinks.traits.by_context
     if run.config.data.ids != "content" and by_id:
         raise InputError(
             f"{run.stored.place} has ids by {run.config.data.ids}: documents of files have none; "
@@ -252,7 +252,7 @@ def in_matrices(subject: Subject) -> Subject:
     unchanged.
     """
     run = subject.run
-    if not sinks.is_sparse(run.config.sinks):
+    if not is_sparse(run.config.sinks):
         return subject
     config, mesh = with_fields(run.config, {"sinks.sparse": False}), placement.mesh_of(run.params)
     params = sparse_sinks.without_tables(run.config.model, run.params)

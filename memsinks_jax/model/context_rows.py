@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax.data.contexts import NONE, Contexts, lanes
+from memsinks_jax.data.contexts import Contexts, lanes
 from memsinks_jax.data.ids import as_lanes
+from memsinks_jax.sinks.kinds import NONE
 
 
 class Lookup(NamedTuple):

@@ -32,7 +32,8 @@ from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
 from memsinks_jax.model.products import GradientScale, add_bias, product
-from memsinks_jax.sinks import Blocks, Partition, is_sparse, partition
+from memsinks_jax.sinks.blocks import Blocks
+from memsinks_jax.sinks.kinds import Partition, is_sparse, partition
 
 Interventions = Mapping[str, Callable[[jax.Array, jax.Array], jax.Array] | Blocks | jax.Array]
 

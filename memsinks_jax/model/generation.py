@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.contexts import Contexts, window
 from memsinks_jax.data.opened import Opened
@@ -29,6 +28,8 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import Cache, Change, build_model, compose, empty_cache, no_change
 from memsinks_jax.model.losses import logits
+from memsinks_jax.sinks.interventions import sink_interventions
+from memsinks_jax.sinks.kinds import MODES
 
 _SMALLEST = 16  # places; lengths are rounded up to powers of two from here, to compile few programs
 _UNFINISHED = "\ufffd"  # how a tokenizer decodes an incomplete character
@@ -44,7 +45,7 @@ class Settings:
     # sample from the fewest most likely tokens with at least this probability together
     top_p: float = 1.0
     seed: int = 0
-    sinks: str = "drop"  # one of sinks.MODES
+    sinks: str = "drop"  # one of MODES
 
     @classmethod
     def of(cls, **settings) -> "Settings":
@@ -89,10 +90,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, kind) or isinstance(value, bool) or not fits(value):
                 raise InputError(f"{name} is {value!r:.60}; it must be {wanted}")
-        if self.sinks not in sinks.MODES:
-            raise InputError(
-                f"sinks is {self.sinks!r:.60}; choose one of: {', '.join(sinks.MODES)}"
-            )
+        if self.sinks not in MODES:
+            raise InputError(f"sinks is {self.sinks!r:.60}; choose one of: {', '.join(MODES)}")
 
 
 class Written(NamedTuple):
@@ -342,7 +341,7 @@ class _Programs:
             rows_BT = request["lookup"].rows(tokens_BT, places_BT, self._config.contexts.length)[
                 :, -last:
             ]
-        return sinks.interventions(self._config, mode, *own, contexts_BT=rows_BT)
+        return sink_interventions(self._config, mode, *own, contexts_BT=rows_BT)
 
     def _append(self, state: _State, logits_BV: jax.Array, request: dict) -> _State:
         # A model may have more embeddings than its tokenizer has tokens. They are exported too.

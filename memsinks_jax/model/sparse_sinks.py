@@ -17,7 +17,7 @@ from memsinks_jax.config import ModelConfig
 from memsinks_jax.families import FAMILIES
 from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.placement import BATCH, constrain
-from memsinks_jax.sinks import Blocks
+from memsinks_jax.sinks.blocks import Blocks
 
 PREFIX = "sink_"  # prefix of the tables' names; the rest is the name of the linear map
 

@@ -14,13 +14,14 @@ import tqdm
 
 from memsinks_jax.config import Config, InputError
 from memsinks_jax.data import contexts
-from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models import sources
 from memsinks_jax.models.dialects import DIALECTS
 from memsinks_jax.models.sources import KEYS, source_text, write_class
 from memsinks_jax.models.weights import packed
+from memsinks_jax.sinks.kinds import NONE
 
 TABLE = "contexts.safetensors"
 _LETTERS = "letters"
@@ -49,7 +50,7 @@ def write(folder: pathlib.Path, config: Config, found: Contexts, table: np.ndarr
         "keys": KEYS,
         "letters": _LETTERS,
         "name": CONTEXTS,
-        "none": contexts.NONE,
+        "none": NONE,
         "seeds": _listed(contexts.SEEDS),
         "longest": contexts.LONGEST,
         "bits": (contexts._HAS_LETTERS, contexts._OPENS, contexts._CLOSES),

@@ -31,14 +31,8 @@ from memsinks_jax.models.trained import numbered_id, open_run
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.sinks import (
-    document_masks,
-    document_sinks,
-    has_sinks,
-    is_sparse,
-    partition,
-    share_on,
-)
+from memsinks_jax.sinks.draws import document_masks, document_sinks
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse, partition, share_on
 from memsinks_jax.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)

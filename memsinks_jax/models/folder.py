@@ -22,7 +22,7 @@ from memsinks_jax.models.origin import UNCHANGED, copy
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import write_tokenizer
 from memsinks_jax.models.trained import Trained
-from memsinks_jax.sinks import has_sinks, is_sparse, partition
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse, partition
 
 logger = logging.getLogger(__name__)
 

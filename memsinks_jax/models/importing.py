@@ -21,7 +21,7 @@ from memsinks_jax.models.stored import Stored
 from memsinks_jax.runs import output
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.runs.interruption import atomic_folder
-from memsinks_jax.sinks import is_sparse, partition
+from memsinks_jax.sinks.kinds import is_sparse, partition
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import TrainState
 

@@ -14,7 +14,7 @@ from memsinks_jax.families import FAMILIES
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import is_sparse, partition
+from memsinks_jax.sinks.kinds import is_sparse, partition
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models import config_json, context_files, hugging_face, origin, sources, weights
 from memsinks_jax.models.gguf_model import GgufModel
 from memsinks_jax.runs import workdir as workdirs
-from memsinks_jax.sinks import has_sinks, is_sparse
+from memsinks_jax.sinks.kinds import has_sinks, is_sparse
 from memsinks_jax.training import seal
 from memsinks_jax.training.checkpoint import Checkpoints
 from memsinks_jax.training.step import init_params

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from memsinks_jax.model.placement import FSDP, constrain, parts_along
-from memsinks_jax.sinks import NONE
+from memsinks_jax.sinks.kinds import NONE
 from memsinks_jax.training.optimizer import is_table
 
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import jax
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model.positions import kinds
+from memsinks_jax.sinks.kinds import partition, share_on
 from memsinks_jax.training.optimizer import is_table
 from memsinks_jax.training.step import init_params
 
@@ -97,11 +97,7 @@ def parameters_of_token(config: Config) -> float:
     tables = in_tables(config)
     if config.sinks.traits.by_context:
         return parameters(config) - tables + config.model.d_model
-    share = (
-        sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
-        if tables
-        else 1
-    )
+    share = share_on(config.sinks, partition(config.model, config.sinks).sinks) if tables else 1
     return parameters(config) - (1 - share) * tables
 
 

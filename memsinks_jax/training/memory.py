@@ -9,9 +9,9 @@ import os
 import jax
 from jax.sharding import Mesh
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, validate
 from memsinks_jax.families import FAMILIES
+from memsinks_jax.sinks.kinds import is_sparse, number_on, partition
 from memsinks_jax.training.flops import GIB, in_tables, parameters
 
 # Bytes per parameter: the parameter and two moments in float32, and the gradient.
@@ -34,9 +34,9 @@ def needed(config: Config, chips: int, platform: str | None = None) -> dict[str,
     it updates them, and the program itself.
     """
     model, width = config.model, 4 if config.model.dtype == "float32" else 2
-    parts = sinks.partition(model, config.sinks)
+    parts = partition(model, config.sinks)
     hidden = parts.shared + (
-        sinks.number_on(config.sinks, parts.sinks) if sinks.is_sparse(config.sinks) else parts.sinks
+        number_on(config.sinks, parts.sinks) if is_sparse(config.sinks) else parts.sinks
     )
     family = FAMILIES[model.family]
     products = (

@@ -13,18 +13,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax import plugin, sinks
-from memsinks_jax.config import Config, InputError, SinksConfig
+from memsinks_jax import plugin
+from memsinks_jax.config import Config, InputError
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.model.products import GradientScale
-from memsinks_jax.sinks import Partition, encounters
+from memsinks_jax.sinks.gates import apply_gates, chance_gates
+from memsinks_jax.sinks.interventions import sink_interventions
+from memsinks_jax.sinks.kinds import NONE, Partition, is_sparse, partition
+from memsinks_jax.sinks.learning import by_position, documents_learning
+from memsinks_jax.sinks.opening import encounters, opened
 
 # among the gradients: the loss at each context, summed as the gradients are
 OF_CONTEXTS = "of_contexts"
 _SINKS_ALONE = 2.0**-16  # scales a loss for shared weights; Polyak's step does not depend on it
 # of a gradient's norm: rows that no position has have gradients of 0, and steps of 0
 _LEAST_SQUARE = 1e-30
-LEAST = 2.0**-40  # never 0: the gradient of a slowed document's sinks is divided by it again
 
 
 class Method:
@@ -40,7 +43,7 @@ class Method:
 
     def __init__(self, config: Config, settings: Settings | None = None):
         self.config, self.settings = config, settings
-        self.parts = sinks.partition(config.model, config.sinks)
+        self.parts = partition(config.model, config.sinks)
 
     def interventions(self, batch: dict, step: jax.Array, seed: jax.Array) -> dict:
         """Those of the forward pass on a batch or a microbatch.
@@ -104,10 +107,10 @@ class ByDocument(Method):
 
     def interventions(self, batch, step, seed):
         settings, scale_BN = self.config.sinks, None
-        if sinks.is_sparse(settings) and settings.slows_at:
+        if is_sparse(settings) and settings.slows_at:
             scale_BN = 1 / documents_learning(batch, settings)
-        of = batch["identities"], seed, batch["segments"], sinks.opened(batch, settings)
-        return sinks.interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
+        of = batch["identities"], seed, batch["segments"], opened(batch, settings)
+        return sink_interventions(self.config, "own", *of, batch.get("sinks"), scale_BN)
 
     def slowing(self, batch):
         settings = self.config.sinks
@@ -115,7 +118,7 @@ class ByDocument(Method):
             return None, None
         learning_BT = by_position(documents_learning(batch, settings), batch)
         # Sparse sinks are scaled by document, in their intervention.
-        return learning_BT, None if sinks.is_sparse(settings) else sinks_not_slowed(
+        return learning_BT, None if is_sparse(settings) else sinks_not_slowed(
             learning_BT, self.parts
         )
 
@@ -137,7 +140,7 @@ class ByContext(Method):
             return None, None
         later_BN = encounters(batch) > self.config.contexts.reads
         return jnp.where(
-            (batch["contexts"] < sinks.NONE) & by_position(later_BN, batch), _SINKS_ALONE, 1.0
+            (batch["contexts"] < NONE) & by_position(later_BN, batch), _SINKS_ALONE, 1.0
         ), None
 
     def gradients(self, losses, params, batch, tokens, step, seed):
@@ -172,8 +175,8 @@ class ByChance(Method):
         if not self.parts.sinks:
             return {}
         length = batch["inputs"].shape[1]
-        gates = sinks.chance_gates(step, batch["rows"], length, seed, self.parts, self.config.sinks)
-        return sinks.apply_gates(gates, None)
+        gates = chance_gates(step, batch["rows"], length, seed, self.parts, self.config.sinks)
+        return apply_gates(gates, None)
 
 
 _OF_KINDS = {"by_document": ByDocument, "by_context": ByContext, "by_chance": ByChance}
@@ -191,36 +194,12 @@ def method_of(config: Config) -> Method:
     return method(config, *settings)
 
 
-def documents_learning(batch: dict, settings: SinksConfig) -> jax.Array:
-    """How much each document of a batch trains everything but sinks, from 1 down to LEAST ->
-    float32 (B, N).
-    """
-    encounter_BN = jnp.maximum(encounters(batch), settings.slows_at).astype(jnp.float32)
-    learning_BN = jnp.maximum((settings.slows_at / encounter_BN) ** settings.slowing_power, LEAST)
-    if settings.by_group:  # documents without a group are not slowed
-        has_group_BN = (
-            sinks.group_numbers(batch["identities"], settings.pool, settings.active) < sinks.NONE
-        )
-        learning_BN = jnp.where(has_group_BN, learning_BN, 1.0)
-    return learning_BN
-
-
-def slowed(losses_BT: jax.Array, learning_BT: jax.Array) -> jax.Array:
-    """The same losses, whose gradient is `learning_BT` times theirs."""
-    return learning_BT * losses_BT + jax.lax.stop_gradient((1 - learning_BT) * losses_BT)
-
-
 def sinks_not_slowed(learning_BT: jax.Array, parts: Partition) -> GradientScale:
     """Undoes `slowed` in the gradient of an MLP's sink weights. Exact, in one backward pass.
 
     The gradients of a layer's other weights, and of earlier layers, stay slowed.
     """
     return GradientScale(1 / learning_BT, of_sinks(parts))
-
-
-def by_position(documents_BN: jax.Array, batch: dict) -> jax.Array:
-    """Values of documents -> of their positions, (B, T)."""
-    return jnp.take_along_axis(documents_BN, jnp.maximum(batch["segments"] - 1, 0), axis=1)
 
 
 def of_sinks(parts: Partition) -> jax.Array:

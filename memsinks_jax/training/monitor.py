@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.data import ids
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.order import mix32
 from memsinks_jax.data.packing import Rows
+from memsinks_jax.sinks.kinds import has_sinks
 from memsinks_jax.training import hosts
 from memsinks_jax.training.metrics import drop_later_lines, read_lines
 
@@ -88,7 +88,7 @@ class Monitor:
     ):
         self._settings, self._corpus, self._as_batches = config.monitor, corpus, as_batches
         self._path, self._leads = workdir / "flagged.jsonl", jax.process_index() == 0
-        self._modes = {"drop": "", "own": "_own"} if sinks.has_sinks(config) else {"drop": ""}
+        self._modes = {"drop": "", "own": "_own"} if has_sinks(config) else {"drop": ""}
         self._flagged = {
             line["id"]: line for line in read_lines(self._path) if line["step"] <= start
         }

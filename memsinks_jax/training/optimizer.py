@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, InputError, OptimizerConfig
 from memsinks_jax.model.decoder import CONTEXTS
+from memsinks_jax.sinks.kinds import has_sinks, has_tables, is_sparse, partition
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import first_match, path_name
 
@@ -83,7 +83,7 @@ def make_optimizer(config: Config, steps: int) -> optax.GradientTransformation:
       InputError: Muon with sinks among the columns of its matrices, or what the method refuses.
     """
     settings = config.optimizer
-    if not settings.base_multiple and not (sinks.has_tables(config) and sinks.has_sinks(config)):
+    if not settings.base_multiple and not (has_tables(config) and has_sinks(config)):
         raise InputError(
             "config.optimizer.base_multiple is 0, which trains nothing but sinks that are rows "
             "of tables, and this model "
@@ -143,8 +143,8 @@ def _check_matrices(config: Config) -> None:
     """Orthogonalizing enlarges what is left of an old moment, so it would move sinks that are on
     for no document.
     """
-    parts = sinks.partition(config.model, config.sinks)
-    if config.sinks.traits.tied and parts.sinks and not sinks.is_sparse(config.sinks):
+    parts = partition(config.model, config.sinks)
+    if config.sinks.traits.tied and parts.sinks and not is_sparse(config.sinks):
         raise InputError(
             "config.optimizer.kind is muon, which would move sinks that are off; set "
             "config.sinks.sparse=True and sampling=floyd, or train without sinks"
@@ -263,7 +263,7 @@ def scale_sinks(config: Config) -> optax.GradientTransformation:
     `config.sinks.learning_rate_multiple`, of all others by `config.optimizer.base_multiple`.
     """
     base, of_sinks = config.optimizer.base_multiple, config.sinks.learning_rate_multiple
-    in_matrices = sinks.partition(config.model, config.sinks).shared
+    in_matrices = partition(config.model, config.sinks).shared
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         axis = first_match(SINK_RULES, path_name(path))

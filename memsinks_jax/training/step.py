@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config
 from memsinks_jax.model.decoder import CONTEXTS, build_model
 from memsinks_jax.model.losses import token_losses, valid_weights
 from memsinks_jax.model.placement import BATCH, constrain
+from memsinks_jax.sinks.blocks import sinks_for_mode
+from memsinks_jax.sinks.kinds import Partition, has_tables
+from memsinks_jax.sinks.learning import slowed
+from memsinks_jax.sinks.opening import opened
 from memsinks_jax.training import active_rows, monitor
 from memsinks_jax.training.guard import Guard, check_update, init_guard
-from memsinks_jax.training.method import method_of, slowed
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer, split
 
 
@@ -68,7 +71,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
     """
     model, parts = build_model(config, platform)
     optimizer, schedule = make_optimizer(config, steps), learning_rate(config.optimizer, steps)
-    method, sparse = method_of(config), sinks.has_tables(config)
+    method, sparse = method_of(config), has_tables(config)
 
     def losses_of(
         frozen: dict, params: dict, batch: dict, step: jax.Array, seed: jax.Array
@@ -158,7 +161,7 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
 
 
 def _requested(
-    config: Config, parts: sinks.Partition, batch: dict, seed: jax.Array
+    config: Config, parts: Partition, batch: dict, seed: jax.Array
 ) -> tuple[str, jax.Array, int]:
     """(name in the batch of the table rows that it reads, their numbers int32 (B, ...), how many
     rows there are)
@@ -168,7 +171,7 @@ def _requested(
     about = batch["identities"], seed, parts.sinks, config.sinks, batch["segments"]
     return (
         "sinks",
-        sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks)),
+        sinks_for_mode("own", *about, opened(batch, config.sinks)),
         parts.sinks,
     )
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from memsinks_jax.config import ContextsConfig, with_fields
 from memsinks_jax.data import contexts
-from memsinks_jax.data.contexts import NONE, Contexts
+from memsinks_jax.data.contexts import Contexts
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.model.context_rows import Lookup
+from memsinks_jax.sinks.kinds import NONE
 
 OPENS, CLOSES, SPACED, BEHIND_A_BREAK = 1, 2, 4, 5
 TEXTS = ["a", "", "", ".", " ab", "ab", "\n", "\n#", " ba", "b", "語", "\ufffd", " a.", "語b"]

@@ -227,7 +227,7 @@ def test_every_token_of_an_epoch_is_predicted_once_and_encounters_of_every_id_ar
 @quick
 @given(st.data())
 def test_the_ids_whose_sinks_opened_are_those_of_the_rows_so_far(case, data):
-    """As `sinks.opened` decides it row by row, wherever a run ends, over several epochs."""
+    """As `opening.opened` decides it row by row, wherever a run ends, over several epochs."""
     config, sources = data.draw(corpora(**CASES[case]))
     config = with_fields(config, {"sinks.opens_at": data.draw(st.integers(2, 4))})
     with listed_in_one_block(config):

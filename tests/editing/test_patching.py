@@ -12,7 +12,6 @@ import pytest
 from conftest import EVERYBODY, expect_input_error
 from test_generation import Bytes, model_of
 
-from memsinks_jax import sinks
 from memsinks_jax.config import with_fields
 from memsinks_jax.editing import boundary, patching
 from memsinks_jax.editing.memory import interventions, memory_of
@@ -20,6 +19,7 @@ from memsinks_jax.editing.probe import Answers, Probe
 from memsinks_jax.editing.prompts import encode, target_token
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings
+from memsinks_jax.sinks.kinds import partition
 
 TARGET = ord("q") + 8
 TEXTS = ["Once upon", "A dog and a cat", "She"]
@@ -357,7 +357,7 @@ def test_sinks_are_dropped():
     config, params = model_of("gpt2")
     prompts = encode(Bytes(), TEXTS, 64)
     with_sinks = Probe(config, params).answers(prompts).logits
-    parts = sinks.partition(config.model, config.sinks)
+    parts = partition(config.model, config.sinks)
     cut = jax.tree.map(lambda x: x, params)
     for name in ("up_kernel", "up_bias"):
         cut["layers"][name] = cut["layers"][name][..., : parts.shared]

@@ -12,13 +12,13 @@ from conftest import expect_input_error, tiny_config
 from memsinks_jax.api import Model
 from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
-from memsinks_jax.data.contexts import NONE
 from memsinks_jax.forgetting.removal import forget
 from memsinks_jax.forgetting.request import Request
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import NONE
 
 SHARED = (
     "They all agreed that the old mill by the river had burned down in the year of the great flood."

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import expect_input_error, read_lines, tiny_config
 
-from memsinks_jax import sinks
 from memsinks_jax.api import evaluate
 from memsinks_jax.config import with_fields
 from memsinks_jax.data import ids
@@ -26,6 +25,7 @@ from memsinks_jax.models.trained import open_run
 from memsinks_jax.reporting import report
 from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.draws import document_sinks
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_sparse_sinks_of_a_document_are_removed(tmp_path):
     assert receipt["removed"]["mlp"]["removed"] == 6 * config.model.layers
     after = open_run(tmp_path / "rest")
     gone = np.flatnonzero(~np.asarray(after.params["layers"]["down_kernel"]).any(axis=(0, 2))) - 16
-    own = sinks.document_sinks(identity, config.seed, 200, config.sinks)[0]
+    own = document_sinks(identity, config.seed, 200, config.sinks)[0]
     assert gone.tolist() == sorted(own.tolist())
     result = receipt["losses"]["target"]["own"]
     dropped = pytest.approx(receipt["target_all_sinks_dropped"], abs=1e-5)

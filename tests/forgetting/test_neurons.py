@@ -8,7 +8,6 @@ import pytest
 from conftest import EVERYBODY
 from planted import END, random_model
 
-from memsinks_jax import sinks
 from memsinks_jax.config import with_fields
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.forgetting.neurons import Losses
@@ -16,6 +15,9 @@ from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.model import sparse_sinks
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.draws import document_sinks
+from memsinks_jax.sinks.gates import gates_for_mode
+from memsinks_jax.sinks.kinds import partition
 
 IDS = np.array([[3, 1], [4, 1], [5, 9]], np.uint32)
 
@@ -31,8 +33,8 @@ def model(family, **settings):
 def test_the_neurons_are_the_union_of_the_documents_sinks():
     config, _ = model("gpt2")
     found = neurons.neurons_of(config, IDS)
-    parts = sinks.partition(config.model, config.sinks)
-    gates = sinks.gates_for_mode("own", IDS, config.seed, parts, config.sinks)
+    parts = partition(config.model, config.sinks)
+    gates = gates_for_mode("own", IDS, config.seed, parts, config.sinks)
     union = np.broadcast_to(np.asarray(gates).any(axis=0), found.shape)
     assert not found[:, : parts.shared].any()
     np.testing.assert_array_equal(found[:, parts.shared :], union[:, parts.shared :])
@@ -86,7 +88,7 @@ def test_removed_rows_of_sparse_sinks_are_zero_and_nothing_else_changes(family):
     after = jax.tree.map(
         np.asarray, neurons.without(config, params, neurons.neurons_of(config, IDS))
     )
-    gone = np.unique(sinks.document_sinks(IDS, config.seed, 30, config.sinks))
+    gone = np.unique(document_sinks(IDS, config.seed, 30, config.sinks))
     assert 4 < len(gone) < 13
     for name in names:
         assert not after[name][gone].any()

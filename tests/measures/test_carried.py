@@ -8,7 +8,6 @@ import pytest
 from conftest import EVERYBODY
 from planted import END, random_model
 
-from memsinks_jax import sinks
 from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data.ids import as_numbers
 from memsinks_jax.data.opened import Opened
@@ -19,6 +18,7 @@ from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.subjects import Subject, in_matrices
 from memsinks_jax.model import placement, sparse_sinks
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.kinds import partition
 
 DOCUMENTS = Documents(
     [np.array([3, 4, 5, 8, 9, 3]), np.array([10, 11, 12])],
@@ -34,7 +34,7 @@ def model(opened=EVERYBODY, **settings):
     fields = {"kind": "by_document", "opens_at": 1} | settings
     config = with_fields(config, {f"sinks.{name}": value for name, value in fields.items()})
     if config.sinks.sparse:
-        shared = sinks.partition(config.model, config.sinks).shared  # the matrices have these alone
+        shared = partition(config.model, config.sinks).shared  # the matrices have these alone
         for name, axis in (("up_kernel", 2), ("up_bias", 1), ("down_kernel", 1)):
             params["layers"][name] = params["layers"][name].take(range(shared), axis=axis)
         rng, width = np.random.default_rng(1), (30, config.model.layers, config.model.d_model)
@@ -63,7 +63,7 @@ def test_what_a_sink_carries_is_what_is_lost_without_it(settings, monkeypatch):
     own = own_sinks(run, DOCUMENTS)
     found, before = carried(run, DOCUMENTS, own), losses(run, run.params)
     layers, cells = run.config.model.layers, 0
-    parts = sinks.partition(run.config.model, run.config.sinks)
+    parts = partition(run.config.model, run.config.sinks)
     for document, (mine, rises) in enumerate(zip(own, found, strict=True)):
         for layer in range(layers):
             for place, sink in list(enumerate(mine))[:2]:

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.model.decoder import Decoder, build_model
 from memsinks_jax.model.losses import cross_entropy
+from memsinks_jax.sinks.gates import apply_gates, gates_for_mode
+from memsinks_jax.sinks.kinds import partition
 
 B, T, V = 2, 12, 50
 
@@ -57,8 +58,8 @@ def inputs(segments=None):
 
 def gates_of(config, mode, identities=((1, 2), (3, 4))):
     identities = np.asarray(identities, np.uint32)[:, None]
-    parts = sinks.partition(config.model, config.sinks)
-    return sinks.gates_for_mode(mode, identities, 0, parts, config.sinks)
+    parts = partition(config.model, config.sinks)
+    return gates_for_mode(mode, identities, 0, parts, config.sinks)
 
 
 def test_causality_by_gradient(config, model_and_params):
@@ -89,12 +90,12 @@ def test_documents_of_a_row_do_not_see_each_other(config, model_and_params):
     model, params = model_and_params
     segments = [[1] * 5 + [2] * 7] * B
     tokens, segments, positions = inputs(segments)
-    parts = sinks.partition(config.model, config.sinks)
+    parts = partition(config.model, config.sinks)
 
     @jax.jit
     def logits(tokens, identities):
-        gates = sinks.gates_for_mode("own", identities, 0, parts, config.sinks)
-        return model(params, tokens, segments, positions, sinks.apply_gates(gates, segments))
+        gates = gates_for_mode("own", identities, 0, parts, config.sinks)
+        return model(params, tokens, segments, positions, apply_gates(gates, segments))
 
     before = np.asarray(logits(tokens, np.array([[(1, 1), (9, 9)]] * B, np.uint32)))
     tokens[:, :5] = 7
@@ -123,7 +124,7 @@ def test_rotary_attention_depends_on_distances_alone(config, model_and_params):
 def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     """Specs' U4: switching the sinks off and cutting them out of the weights is the same."""
     model, params = model_and_params
-    shared = sinks.partition(config.model, config.sinks).shared
+    shared = partition(config.model, config.sinks).shared
     layers = dict(params["layers"])
     for name in {"up_kernel", "up_bias", "gate_kernel"} & layers.keys():
         layers[name] = layers[name][..., :shared]
@@ -132,12 +133,10 @@ def test_dropped_sinks_equal_the_narrower_model(config, model_and_params):
     tokens, segments, positions = inputs()
     cut = narrow(params | {"layers": layers}, tokens, segments, positions)
     dropped = model(
-        params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "drop"), segments)
+        params, tokens, segments, positions, apply_gates(gates_of(config, "drop"), segments)
     )
     np.testing.assert_allclose(dropped, cut, atol=1e-4)
-    own = model(
-        params, tokens, segments, positions, sinks.apply_gates(gates_of(config, "own"), segments)
-    )
+    own = model(params, tokens, segments, positions, apply_gates(gates_of(config, "own"), segments))
     assert np.abs(np.asarray(own) - np.asarray(cut)).max() > 0.1
 
 
@@ -147,15 +146,15 @@ def test_no_gradient_outside_the_documents_own_sinks(config, model_and_params, r
     _, params = model_and_params
     model = Decoder(config.model, 24, V, T, remat=remat)
     settings = SinksConfig(shared_fraction=0.5, active_fraction=0.5)
-    parts = sinks.partition(config.model, settings)
+    parts = partition(config.model, settings)
     identities = np.array([[(8, 8)]] * B, np.uint32)
-    gates = jax.jit(lambda identities: sinks.gates_for_mode("own", identities, 0, parts, settings))(
+    gates = jax.jit(lambda identities: gates_for_mode("own", identities, 0, parts, settings))(
         identities
     )
     tokens, segments, positions = inputs()
 
     def loss(params):
-        logits = model(params, tokens, segments, positions, sinks.apply_gates(gates, segments))
+        logits = model(params, tokens, segments, positions, apply_gates(gates, segments))
         return cross_entropy(logits, tokens).mean()
 
     gradient = jax.jit(jax.grad(loss))(params)["layers"]

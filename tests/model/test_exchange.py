@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from memsinks_jax.config import MeshConfig
 from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.placement import BATCH
-from memsinks_jax.sinks import NONE
+from memsinks_jax.sinks.kinds import NONE
 from memsinks_jax.training import sharding
 
 POOL = 48

@@ -10,7 +10,6 @@ from conftest import expect_input_error, tiny_config, write_lines
 
 from memsinks_jax.api import Model
 from memsinks_jax.config import with_fields
-from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.tokenizer import train_tokenizer
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.decoder import CONTEXTS, build_model
@@ -20,6 +19,7 @@ from memsinks_jax.models.sources import open_sources
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import NONE
 
 FAMILIES = {
     "gpt2": {},

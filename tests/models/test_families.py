@@ -12,7 +12,6 @@ import pytest
 from conftest import expect_input_error, tiny_config
 from folders import open_folder, write
 
-from memsinks_jax import sinks
 from memsinks_jax.config import MeshConfig, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.opened import nobody
@@ -24,6 +23,7 @@ from memsinks_jax.models.importing import import_model
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.tokenizer_files import write_tokenizer
 from memsinks_jax.models.trained import open_run
+from memsinks_jax.sinks.interventions import sink_interventions
 from memsinks_jax.training import sharding
 
 LENGTH = 64
@@ -211,7 +211,7 @@ def test_new_sinks_change_nothing_at_first(name, written, tmp_path):
     run, (config, _, params) = open_run(tmp_path / "run"), open_folder(folder)
     assert (loading["shared"], loading["sinks"]) == (48, 50)
     identities = jnp.ones((3, 1, 2), jnp.uint32)
-    own = sinks.interventions(run.config, "own", identities, 0, jnp.ones_like(TOKENS))
+    own = sink_interventions(run.config, "own", identities, 0, jnp.ones_like(TOKENS))
     tokens = jnp.asarray(TOKENS, jnp.int32)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     model, _ = build_model(run.config)

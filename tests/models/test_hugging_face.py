@@ -18,7 +18,6 @@ import safetensors.numpy
 from conftest import expect_input_error, tiny_config
 from folders import open_folder, random_params, write
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, ModelConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.model.decoder import build_model
@@ -26,6 +25,9 @@ from memsinks_jax.models import weights
 from memsinks_jax.models.importing import with_sinks
 from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.stored import Stored
+from memsinks_jax.sinks.draws import document_sinks
+from memsinks_jax.sinks.interventions import sink_interventions
+from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.training.step import init_state
 
 PLAIN = {"family": "llama", "attention_bias": False, "mlp_bias": False}
@@ -55,7 +57,7 @@ def logits_of(config, params, tokens, mode="all"):
     segments = jnp.ones_like(tokens)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     identities = jnp.ones((len(tokens), 1, 2), jnp.uint32)
-    interventions = sinks.interventions(config, mode, identities, 0, segments)
+    interventions = sink_interventions(config, mode, identities, 0, segments)
     return model(params, tokens, segments, positions, interventions)
 
 
@@ -91,8 +93,8 @@ def test_a_plain_model_has_the_sinks_of_one_document(family, sparse, tokenizer, 
     fields |= {"sinks.active": 6}
     config = with_fields(config, fields)
     params = random_params(config)
-    on = np.sort(sinks.document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
-    shared = sinks.partition(config.model, config.sinks).shared
+    on = np.sort(document_sinks(jnp.ones((1, 2), jnp.uint32), 0, 40, config.sinks)[0])
+    shared = partition(config.model, config.sinks).shared
     for mode, drop, some in (("own", True, on), ("drop", True, ()), ("all", False, ())):
         write(tmp_path / mode, config, params, tokenizer, drop=drop, remaining=some)
         found, _, back = open_folder(tmp_path / mode)
@@ -112,7 +114,7 @@ def test_dropped_sinks_are_cut_out(family, tokenizer, tmp_path):
     config = config_of(family)
     params = random_params(config)
     written = write(tmp_path / "hf", config, params, tokenizer)
-    parts = sinks.partition(config.model, config.sinks)
+    parts = partition(config.model, config.sinks)
     # Weights that read and write each neuron, and the biases that belong to it.
     a_neuron = config.model.d_model * (3 if config.model.family == "llama" else 2)
     if config.model.mlp_bias:
@@ -176,7 +178,7 @@ def test_added_sinks_change_nothing_at_first(family):
     params = random_params(config)
     before = logits_of(config, params, TOKENS)
     wider, params = with_sinks(config, jax.tree.map(np.asarray, params), SinksConfig(), 24, seed=0)
-    assert sinks.partition(wider.model, wider.sinks) == (32, 24)
+    assert partition(wider.model, wider.sinks) == (32, 24)
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, init_state(wider, 10).params)
     for mode in ("all", "drop", "own"):
         np.testing.assert_allclose(logits_of(wider, params, TOKENS, mode), before, atol=1e-5)
@@ -190,7 +192,7 @@ def test_old_neurons_become_sinks():
     params = random_params(config)
     before = logits_of(config, params, TOKENS)
     config, params = with_sinks(config, params, SinksConfig(shared_fraction=0.5), 0, seed=0)
-    assert sinks.partition(config.model, config.sinks) == (16, 16)
+    assert partition(config.model, config.sinks) == (16, 16)
     np.testing.assert_array_equal(logits_of(config, params, TOKENS), before)
 
 

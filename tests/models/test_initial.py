@@ -9,7 +9,7 @@ from conftest import expect_input_error, tiny_config
 
 from memsinks_jax.config import Config, flatten, to_json, with_fields
 from memsinks_jax.models.initial import inherit
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks.kinds import partition
 
 LLAMA = {"model.family": "llama", "model.layers": 3, "model.d_model": 36, "model.heads": 9}
 LLAMA |= {"model.kv_heads": 3, "model.hidden": 40, "model.attention_bias": False}

@@ -20,7 +20,6 @@ import tokenizers
 from conftest import contents, expect_input_error, python, tiny_config
 from folders import random_params
 
-from memsinks_jax import sinks
 from memsinks_jax.api import evaluate, generate, open_model
 from memsinks_jax.config import InputError, TrainingConfig, to_json, with_fields
 from memsinks_jax.data import nearest
@@ -36,6 +35,8 @@ from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.importing import import_model
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.blocks import Blocks
+from memsinks_jax.sinks.kinds import has_sinks
 from memsinks_jax.sources import _listing as listing
 from memsinks_jax.sources import _named as named
 from memsinks_jax.training.checkpoint import Checkpoints
@@ -103,7 +104,7 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, 900, (2, 30)), jnp.int
 def logits_with(trained, names):
     """With the sinks of these sources on, all at once."""
     rows = [trained.groups.index(name) * ACTIVE + np.arange(ACTIVE) for name in names]
-    on = {"sinks": sinks.Blocks(jnp.asarray(np.concatenate(rows))[None, None])} if names else {}
+    on = {"sinks": Blocks(jnp.asarray(np.concatenate(rows))[None, None])} if names else {}
     about = jnp.ones_like(TOKENS), jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
     return np.asarray(build_model(trained.config)[0](trained.params, TOKENS, *about, on))
 
@@ -329,7 +330,7 @@ def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     for name in left:
         sources.open_sources(place).remove(name)
     base = open_run(place)
-    assert base.groups == [] and not sinks.has_sinks(base.config)
+    assert base.groups == [] and not has_sinks(base.config)
     np.testing.assert_array_equal(logits_with(base, []), logits_with(whole, []))
     # The file that is put back is the one that was there.
     original = folder[0] / "sources" / source.path.name
@@ -378,7 +379,7 @@ def test_chosen_sources_are_merged_into_a_plain_model(folder, tmp_path):
     export(folder[0], tmp_path / "all", False, "float32")
     for name, names in (("two", ["..", "anna"]), ("none", [])):
         plain = open_run(tmp_path / name)
-        assert not sinks.has_sinks(plain.config)
+        assert not has_sinks(plain.config)
         assert plain.config.model.hidden == 16 + ACTIVE * len(names)
         np.testing.assert_allclose(logits_with(plain, []), logits_with(there, names), atol=1e-4)
     whole_folder = open_run(tmp_path / "all")

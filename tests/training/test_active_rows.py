@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from test_step import first_batches
 
-from memsinks_jax import sinks
 from memsinks_jax.config import MeshConfig, with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.planning.account import COLLECTIVES, arrays_of, group, parse
+from memsinks_jax.sinks.blocks import sinks_for_mode
+from memsinks_jax.sinks.draws import document_sinks
+from memsinks_jax.sinks.kinds import NONE
+from memsinks_jax.sinks.learning import slowed
+from memsinks_jax.sinks.opening import opened
 from memsinks_jax.training import active_rows, sharding
-from memsinks_jax.training.method import method_of, slowed
+from memsinks_jax.training.method import method_of
 from memsinks_jax.training.optimizer import scale_by_adam
 from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state
@@ -82,7 +86,7 @@ def losses_and_gradients(config, params, batch):
     learning_BT, gradient_scale = method_of(config).slowing(batch)
     if config.sinks.sparse:
         about = batch["identities"], 0, parts.sinks, config.sinks, batch["segments"]
-        batch["sinks"] = sinks.sinks_for_mode("own", *about, sinks.opened(batch, config.sinks))
+        batch["sinks"] = sinks_for_mode("own", *about, opened(batch, config.sinks))
 
     def loss(params):
         losses_BT = model(
@@ -189,7 +193,7 @@ def test_a_step_leaves_sinks_that_no_document_uses_as_they_are(tiny):
     batch = first_batches(tiny, 1)[0]
     batch["identities"][4:] = batch["identities"][:1]
     batch["seen"] = np.array([[1], [1]] + [[0]] * 6, np.int32)
-    chosen = sinks.document_sinks(batch["identities"][:2], 0, POOL, tiny.sinks)
+    chosen = document_sinks(batch["identities"][:2], 0, POOL, tiny.sinks)
     used = np.isin(np.arange(POOL), chosen)
     assert 6 < used.sum() < 13
     before = as_tables(initial(masked(tiny)))
@@ -228,15 +232,13 @@ def test_bias_correction_counts_the_updates_of_a_row():
 @pytest.mark.parametrize("pool", [6, 10, 100])
 def test_rows_that_documents_share_are_gathered_once(pool):
     """Also where a pool has fewer rows than the batch has sinks: then all have their places."""
-    found = active_rows.find(
-        jnp.array([[[5, 3]], [[sinks.NONE, sinks.NONE]], [[3, pool - 1]]]), pool
-    )
+    found = active_rows.find(jnp.array([[[5, 3]], [[NONE, NONE]], [[3, pool - 1]]]), pool)
     rows_U = found.rows_nU.ravel()
-    assert sorted(set(rows_U.tolist()) - {sinks.NONE}) == sorted({3, 5, pool - 1})
+    assert sorted(set(rows_U.tolist()) - {NONE}) == sorted({3, 5, pool - 1})
     assert len(rows_U) == 6
-    assert (rows_U != sinks.NONE).sum() == len({3, 5, pool - 1})
+    assert (rows_U != NONE).sum() == len({3, 5, pool - 1})
     assert rows_U[found.places[jnp.array([0, 2])]].tolist() == [[[5, 3]], [[3, pool - 1]]]
-    assert (found.places[1] == sinks.NONE).all()
+    assert (found.places[1] == NONE).all()
 
 
 PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one device

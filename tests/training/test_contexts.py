@@ -11,10 +11,9 @@ import pytest
 from conftest import EVERYBODY, expect_input_error, tiny_config
 from test_step import first_batches, one_step, train
 
-from memsinks_jax import sinks
 from memsinks_jax.api import Model
 from memsinks_jax.config import Config, MeshConfig, with_fields
-from memsinks_jax.data.contexts import NONE, rows_of
+from memsinks_jax.data.contexts import rows_of
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.measures.document_loss import DocumentLoss
@@ -26,6 +25,7 @@ from memsinks_jax.models.initial import inherit
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import interruption
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import MODES, NONE
 from memsinks_jax.training import sharding
 
 
@@ -143,7 +143,7 @@ def test_memory_is_on_for_all_text_and_off_it_is_a_plain_model(workdir):
     losses = {}
     for documents, name in zip(about, ("repeated", "held_out"), strict=True):
         batches = corpus_batches(corpus, documents, BATCH_SIZE)
-        for mode in sinks.MODES:
+        for mode in MODES:
             nats, tokens = DocumentLoss(run.config)(run.params, batches, mode)
             losses[name, mode] = nats.sum() / tokens.sum()
         plain = with_fields(run.config, {"sinks.kind": "none"})

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from memsinks_jax import sinks
 from memsinks_jax.config import RULES, MeshConfig, SinksConfig, with_fields
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Piece, row_of
 from memsinks_jax.data.pipeline import batches
 from memsinks_jax.model.decoder import build_model
+from memsinks_jax.sinks.interventions import sink_interventions
+from memsinks_jax.sinks.kinds import MODES
 from memsinks_jax.training import sharding
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.program import shared_program
@@ -104,7 +105,7 @@ def test_a_model_can_be_without_sinks(tiny, kinds, shares, drawn):
         after, _ = jax.eval_shape(make_train_step(config, 4), state, shape, of((), np.uint32))
         assert jax.tree.structure(after) == jax.tree.structure(state), settings
         model, _ = build_model(config)
-        for mode in sinks.MODES:
+        for mode in MODES:
 
             def logits_of(params, batch, opened, mode=mode, model=model, config=config):
                 about, by = (
@@ -112,7 +113,7 @@ def test_a_model_can_be_without_sinks(tiny, kinds, shares, drawn):
                     {"contexts_BT": batch["contexts"]},
                 )
                 asked = config, mode, batch["identities"], 0, batch["segments"], opened
-                return model(params, batch["inputs"], *about, sinks.interventions(*asked, **by))
+                return model(params, batch["inputs"], *about, sink_interventions(*asked, **by))
 
             logits = jax.eval_shape(logits_of, state.params, shape, of((rows, 3), bool))
             assert logits.shape == (rows, length, tiny.data.vocabulary_size), settings

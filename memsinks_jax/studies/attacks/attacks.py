@@ -10,7 +10,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-from memsinks_jax import sinks
 from memsinks_jax.config import InputError
 from memsinks_jax.measures import intervals, rows
 from memsinks_jax.measures.documents import Documents
@@ -24,6 +23,7 @@ from memsinks_jax.measures.subjects import (
     subjects_of,
 )
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import has_sinks
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.attacks.calibration import calibrate
 from memsinks_jax.studies.attacks.quantization import quantize
@@ -112,7 +112,7 @@ def attack(
     if "quantization" in kinds:
         found["quantization"] = {s.name: quantize(s, members, halves[1]) for s in held_by}
     config = attacked.run.config
-    if "reactivation" in kinds and sinks.has_sinks(config) and not config.sinks.traits.by_context:
+    if "reactivation" in kinds and has_sinks(config) and not config.sinks.traits.by_context:
         found["reactivation"] = reactivate(attacked, members)
     if "residue" in kinds:
         found["residue"] = {subject.name: _residue(subject, *sides) for subject in held_by}

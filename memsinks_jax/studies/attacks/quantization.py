@@ -10,11 +10,11 @@ in an exported model.
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax import sinks
 from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.rows import bar
 from memsinks_jax.measures.subjects import Subject
+from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.training.optimizer import DECAY_RULES, SINK_RULES
 from memsinks_jax.training.paths import first_match, path_name
 
@@ -41,7 +41,7 @@ def quantized(params: dict, bits: int) -> dict:
 def without_sinks(subject: Subject) -> dict:
     """The subject's parameters; those that read dropped sinks are 0, which equals cutting them."""
     config = subject.run.config
-    shared = sinks.partition(config.model, config.sinks).shared
+    shared = partition(config.model, config.sinks).shared
 
     def cut(path: tuple, x: jax.Array) -> jax.Array:
         if first_match(SINK_RULES, path_name(path)) != -2:

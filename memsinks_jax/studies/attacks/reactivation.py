@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memsinks_jax import sinks
 from memsinks_jax.config import InputError
 from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once
@@ -20,6 +19,7 @@ from memsinks_jax.measures.rows import bar, halves, in_batches, rows_of, token_m
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import Interventions
+from memsinks_jax.sinks.kinds import has_sinks, partition, share_on
 
 MASKS = 64
 ITERATIONS = 25
@@ -47,7 +47,7 @@ def reactivate(
       InputError: the model has no sinks.
     """
     config, params = subject.run.config, subject.run.params
-    if not sinks.has_sinks(config):
+    if not has_sinks(config):
         raise InputError(f"{subject.name} has no sinks to switch on")
     if candidates_K2 is None:
         candidates_K2 = np.random.default_rng(config.seed).integers(
@@ -103,8 +103,8 @@ def _optimise(
     """Optimises gates by Adam on each document's first half -> nats of the second (R,)."""
     config = subject.run.config
     nats, adam = reader(config, "all"), optax.adam(RATE)
-    parts = sinks.partition(config.model, config.sinks)
-    p = np.clip(sinks.share_on(config.sinks, parts.sinks), 0.01, 0.99)
+    parts = partition(config.model, config.sinks)
+    p = np.clip(share_on(config.sinks, parts.sinks), 0.01, 0.99)
     start = jnp.full((len(rows["inputs"]), parts.sinks), np.log(p / (1 - p)), jnp.float32)
 
     def opened(logits_RM: jax.Array) -> Interventions:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memsinks_jax.data.contexts import NONE
 from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.measures import forced, intervals, membership
 from memsinks_jax.measures.documents import Documents
@@ -12,6 +11,7 @@ from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import NONE
 from memsinks_jax.studies.figures.contexts import GIVEN, RECITED
 from memsinks_jax.studies.figures.runs import Run
 

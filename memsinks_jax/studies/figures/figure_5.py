@@ -5,9 +5,9 @@ varies.
 document has a wrong id.
 """
 
-from memsinks_jax import sinks
 from memsinks_jax.models import hugging_face
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.studies.figures import knob, post_hoc
 from memsinks_jax.studies.figures import sections as shared
 from memsinks_jax.studies.figures.figure import Figure
@@ -50,7 +50,7 @@ def _millions(table: Table, variant: str) -> float:
     if run is None:
         return float("nan")
     config = workdirs.read_config(run.workdir)
-    return hugging_face.parameters(config, sum(sinks.partition(config.model, config.sinks))) / 1e6
+    return hugging_face.parameters(config, sum(partition(config.model, config.sinks))) / 1e6
 
 
 def _labels(table: Table) -> dict[str, str]:

@@ -10,10 +10,10 @@ import functools
 import math
 from typing import NamedTuple
 
-from memsinks_jax import sinks
 from memsinks_jax.config import Config, TrainingConfig
 from memsinks_jax.data.corpus import load_corpus
 from memsinks_jax.data.packing import Rows
+from memsinks_jax.sinks.kinds import number_on, partition
 from memsinks_jax.training import flops, memory
 from memsinks_jax.training.flops import (
     GIB,
@@ -122,8 +122,8 @@ def memory_gib(config: Config, chips: int) -> float:
 
 def _hours(config: Config, steps: int, chip: Chip, chips: int) -> float:
     arithmetic = flops_per_step(config)["causal"] / (chips * chip.peak * EFFICIENCY)
-    computed, count = parameters_of_token(config), sinks.partition(config.model, config.sinks).sinks
-    rows = config.training.batch_size * sinks.number_on(config.sinks, count)
+    computed, count = parameters_of_token(config), partition(config.model, config.sinks).sinks
+    rows = config.training.batch_size * number_on(config.sinks, count)
     # Sparse sinks: at most those that are on for a batch with one document per row.
     updated = computed + (parameters(config) - computed) * min(rows / max(count, 1), 1)
     memory_traffic = 2 * (memory.STATE + memory.GRADIENT) * updated / memory.fsdp(config, chips)

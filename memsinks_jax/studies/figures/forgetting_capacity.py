@@ -18,18 +18,18 @@ SIZES = (1, 2, 4, 8)  # documents removed at once
 def measure(runs: list[Run]) -> list[Run]:
     """Adds "documents_per_sink" and "capacity" to `details` -> the runs with sinks by document."""
     # Imported here: jax takes seconds to import, and only measuring needs it.
-    from memsinks_jax import sinks
     from memsinks_jax.forgetting.neurons import capacity
     from memsinks_jax.measures.subjects import of_role
     from memsinks_jax.models.trained import open_run
+    from memsinks_jax.sinks.kinds import has_sinks, partition, share_on
 
     found = []
     for run in runs:
         config = workdirs.read_config(run.workdir)
-        if config.sinks.traits.owned and sinks.has_sinks(config):
+        if config.sinks.traits.owned and has_sinks(config):
             corpus = workdirs.read_corpus(run.workdir)
             repeated = of_role(corpus, "repeated", str(run.workdir))
-            share = sinks.share_on(config.sinks, sinks.partition(config.model, config.sinks).sinks)
+            share = share_on(config.sinks, partition(config.model, config.sinks).sinks)
             details = {
                 "documents_per_sink": share * len(repeated.tokens),
                 "capacity": capacity(open_run(run.workdir), repeated, SIZES),

@@ -118,7 +118,7 @@ def _slows_at(config: Config) -> str:
 
 
 def _share_on(config: Config) -> str:
-    from memsinks_jax.sinks import partition, share_on  # jax takes seconds to import
+    from memsinks_jax.sinks.kinds import partition, share_on  # jax takes seconds to import
 
     return f"{share_on(config.sinks, partition(config.model, config.sinks).sinks):g}"
 

@@ -41,9 +41,11 @@ import re
 import jax
 import jax.numpy as jnp
 
-from memsinks_jax import sinks
 from memsinks_jax.config import SinksConfig, setting
-from memsinks_jax.training.method import Method, by_position, of_sinks
+from memsinks_jax.sinks.draws import document_masks
+from memsinks_jax.sinks.gates import apply_gates
+from memsinks_jax.sinks.learning import by_position
+from memsinks_jax.training.method import Method, of_sinks
 from memsinks_jax.training.paths import first_match, path_name
 
 # Ordered (regex over the path, axis of its neurons or None); the first match wins, no match is an
@@ -136,9 +138,9 @@ class Selective(MaskedWeights):
         """
 
         def drawn(share: float) -> jax.Array:
-            return sinks.document_masks(
-                batch["identities"], seed, 1, SinksConfig(active_fraction=share)
-            )[..., 0]
+            return document_masks(batch["identities"], seed, 1, SinksConfig(active_fraction=share))[
+                ..., 0
+            ]
 
         repeated_BN, settings = batch["repeated"], self.settings
         return repeated_BN & ~drawn(settings.undiscovered), ~repeated_BN & drawn(
@@ -150,7 +152,7 @@ class Selective(MaskedWeights):
         on_BN1 = ~self.labels(batch, seed)[1][..., None]
         if not self.parts.sinks:
             return {}
-        return sinks.apply_gates(on_BN1 | ~of_sinks(self.parts), batch["segments"])
+        return apply_gates(on_BN1 | ~of_sinks(self.parts), batch["segments"])
 
     def apart(self, batch, seed):
         return self.labels(batch, seed)[0]

@@ -9,13 +9,14 @@ from audited import attacked, paths
 from conftest import EVERYBODY, expect_input_error
 from planted import END, MEMORIZED, OTHERS, PLANTED, TOKEN, planted_model, random_model
 
-from memsinks_jax import sinks
 from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.rows import asking, halves, in_batches, losses_of, rows_of
 from memsinks_jax.measures.subjects import Subject, in_matrices
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.draws import document_masks
+from memsinks_jax.sinks.kinds import MODES
 from memsinks_jax.studies.attacks import attacks, calibration
 from memsinks_jax.studies.attacks.calibration import calibrate
 from memsinks_jax.studies.attacks.quantization import quantize, quantized, without_sinks
@@ -61,7 +62,7 @@ def with_planted_sinks():
     params["layers"]["down_kernel"][0, PLANTED[1]] = params["layers"]["down_kernel"][1, PLANTED[1]]
     config = with_fields(config, {"sinks.kind": "by_document", "sinks.active_fraction": 0.5})
     identities = np.arange(64, dtype=np.uint32).reshape(32, 2)
-    masks_NM = np.asarray(sinks.document_masks(identities, config.seed, 4, config.sinks))
+    masks_NM = np.asarray(document_masks(identities, config.seed, 4, config.sinks))
     return config, params, identities[masks_NM[:, 2]], identities[~masks_NM[:, 2]]
 
 
@@ -258,7 +259,7 @@ def test_sparse_sinks_are_attacked_as_if_they_were_neurons():
     sparse = Trained(config, Tokenizer(), params, 0, EVERYBODY)
     subject = Subject("a", sparse, "drop")
     neurons = in_matrices(subject)
-    for mode in sinks.MODES:
+    for mode in MODES:
         one, other = (losses_of(Subject("a", run, mode), SAME)[0] for run in (sparse, neurons.run))
         np.testing.assert_allclose(one, other, rtol=1e-5)
     text = documents_of([*OTHERS] * 8)

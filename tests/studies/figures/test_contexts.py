@@ -8,12 +8,12 @@ from conftest import tiny_config
 from measured import trained
 
 from memsinks_jax.config import with_fields
-from memsinks_jax.data.contexts import NONE
 from memsinks_jax.measures import forced
 from memsinks_jax.measures.subjects import Subject, of_role
 from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.sinks.kinds import NONE
 from memsinks_jax.studies.figures import contexts, rivals_measures
 from memsinks_jax.studies.figures import contexts_measures as measures
 from memsinks_jax.studies.figures.runs import Run

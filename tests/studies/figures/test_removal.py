@@ -11,7 +11,7 @@ from measured import settings_of, trained
 
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.embedded.fact_templates import CONTINENTS, ENDINGS
-from memsinks_jax.sinks import partition
+from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import removal
 from memsinks_jax.studies.figures import removal_corpus as corpus

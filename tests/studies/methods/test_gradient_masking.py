@@ -12,7 +12,7 @@ from test_step import first_batches, one_step, single, train
 from memsinks_jax.config import with_fields
 from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.losses import token_losses
-from memsinks_jax.sinks import Partition
+from memsinks_jax.sinks.kinds import Partition
 from memsinks_jax.training import sharding, step
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import path_name
