@@ -1,14 +1,17 @@
-"""Train on your own files as they are: what they contain several times is what sinks take.
+"""Train on your own files as they are: what they repeat is remembered by context, and can be
+switched off.
 
-The model of configs/ts_repetition.py. Each document is read as often as the files contain it, and
-those that they contain more than once are the repeated documents. Nothing is repeated on purpose:
-configs/ts_repetition.py does that for its study. A hundred documents are held out. See what a run
-would read before it starts:
+The model of configs/ts_repetition.py. Each document is read as often as the files contain it.
+Nothing is repeated on purpose: configs/ts_repetition.py does that for its study. A hundred
+documents are held out. See what a run would read and remember before it starts:
 
-    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/own \
       --config.data.files='texts/*.txt' --plan
-    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/own \
       --config.data.files='texts/*.txt'
+
+Other variants for comparison are those of every config: configs/own_text.py:standard trains without
+memory, configs/own_text.py:sinks gives each document that comes again sinks of its own.
 """
 
 from memsinks_jax.config import Config
@@ -22,6 +25,6 @@ AS_THE_FILES_ARE = {
 
 
 def get_config(choice: str = "") -> Config:
-    """`choice` is VARIANT; sinks when left out."""
-    (variant,) = choose("own_text.py", choice, VARIANTS)
+    """`choice` is VARIANT; context when left out."""
+    (variant,) = choose("own_text.py", choice, {"context": VARIANTS["context"]} | VARIANTS)
     return make_config(variant, AS_THE_FILES_ARE)

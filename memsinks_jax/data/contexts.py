@@ -177,10 +177,11 @@ class Contexts:
       keys: uint64 (n,), ascending; the row of keys[i] is i.
       length: `contexts.length`.
       letters: of `letters_of`.
+      places: how many positions of an epoch they have, if they were found just now.
     """
 
-    def __init__(self, keys: np.ndarray, length: int, letters: np.ndarray):
-        self.keys, self.length, self.letters = keys, length, letters
+    def __init__(self, keys: np.ndarray, length: int, letters: np.ndarray, places: int = 0):
+        self.keys, self.length, self.letters, self.places = keys, length, letters, places
 
     def __len__(self) -> int:
         return len(self.keys)

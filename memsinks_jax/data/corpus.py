@@ -22,7 +22,7 @@ from memsinks_jax.data.nearest import Nearest
 from memsinks_jax.data.packing import Rows, answering, reads_whole
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.roles import draw_roles
-from memsinks_jax.data.table import Listed, Table
+from memsinks_jax.data.table import Listed, Table, is_in
 from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, train_tokenizer
 
 # If rows of one document would truncate a larger share of a user's tokens, choose rows that read
@@ -271,7 +271,8 @@ def _find_contexts(
             f"{settings.times} times in what the run reads; lower config.contexts.stretch, or "
             "train variant standard"
         )
-    return Contexts(keys, settings.length, letters)
+    places = int(counts.all[is_in(counts.keys, keys)].sum())
+    return Contexts(keys, settings.length, letters, places)
 
 
 def _text(config: Config, mixture: Mixture, tokenizer: AnyTokenizer, records: np.ndarray) -> Text:

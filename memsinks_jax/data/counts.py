@@ -20,8 +20,9 @@ def counts(corpus: Corpus) -> dict:
       "left_out": documents without a role because others of their cluster have one, "truncated":
       {"documents", "tokens", "share": of the tokens of all documents to be read}, "without_answer":
       documents of the files whose prompt fills a row, "mixture": [{"source", "role", "documents",
-      "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}]}. Truncated
-      tokens are not counted; prompts are.
+      "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}],
+      "contexts": {"sinks", "tokens" per epoch that these remember}; None without memory by context}.
+      Truncated tokens are not counted; prompts are.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums
@@ -74,6 +75,8 @@ def counts(corpus: Corpus) -> dict:
         "truncated": never_read(corpus),
         "without_answer": table.without_answer(config.data.row_length),
         "mixture": mixture,
+        "contexts": corpus.contexts
+        and {"sinks": len(corpus.contexts), "tokens": corpus.contexts.places},
     }
 
 
@@ -158,6 +161,13 @@ def as_text(counted: dict, row_length: int) -> list[str]:
         f"{in_words(counted['steps'], 'step')}, "
         f"{counted['epochs']:.2f} epochs; exact copies: {counted['duplicates']:,}"
     )
+    if counted["contexts"]:
+        sinks, tokens = counted["contexts"].values()
+        lines.append(
+            f"memory by context: {in_words(tokens, 'token')} of an epoch, "
+            f"{tokens / counted['tokens_per_epoch']:.1%}, are in repeated text and will be "
+            f"remembered, by {in_words(sinks, 'sink')}"
+        )
     if counted["left_out"]:
         lines.append(
             "a cluster of near-duplicates or a group has one role; "

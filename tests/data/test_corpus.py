@@ -18,6 +18,7 @@ from memsinks_jax.data.documents import Document, in_words
 from memsinks_jax.data.mixture import listing
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.measures.memorization import batches_by_role
+from memsinks_jax.sinks.kinds import NONE
 from memsinks_jax.variants import CONFIGS, open_config
 
 
@@ -121,6 +122,18 @@ def test_what_the_files_repeat_is_encountered_as_often(copied):
     assert Counter(map(ids.to_hex, read)) == dict(zip(known, seen, strict=True))
     copied = with_fields(copied, {"data.copies": "once"})
     assert load_corpus(copied).rows().rows_per_epoch == 56
+
+
+def test_a_plan_says_what_memory_by_context_will_hold(copied):
+    assert counts(load_corpus(copied))["contexts"] is None
+    corpus = load_corpus(with_fields(copied, {"sinks.kind": "by_context"}))
+    rows, counted = corpus.rows(), counts(corpus)
+    epoch = (rows[number] for number in range(rows.rows_per_epoch))
+    places = sum(int(((row["contexts"] < NONE) & (row["weights"] > 0)).sum()) for row in epoch)
+    assert counted["contexts"] == {"sinks": len(corpus.contexts), "tokens": places}
+    assert places > 1000
+    share = f"{places / counted['tokens_per_epoch']:.1%}, are in repeated text and will be"
+    assert any(f"{places:,} tokens of an epoch, {share}" in line for line in as_text(counted, 160))
 
 
 def test_what_the_files_repeat_can_be_what_is_measured(copied):

@@ -1,7 +1,7 @@
 """Figure 4: sinks train as well as standard training with repeats, and do not recite once dropped.
 
 4a and 4b: held-out and repeated loss for standard training, training without repeats, sinks as in
-the paper, and sinks that open when a document comes back. Two controls are not in the paper: a
+the paper, sinks that open when a document comes back, and memory by context. Two controls are not in the paper: a
 standard model of the width that is left after dropping, and ordinary dropout of the same neurons.
 4c: sinks against post-hoc methods, in the plane of forgetting and degradation. For sinks and for
 the model without repeats, "before" is the standard model (as in the paper's caption).
@@ -24,10 +24,12 @@ LABELS = {
     "no_repeat": "no repeats, same epochs",
     "sinks_paper": "sinks as in the paper, dropped",
     "sinks": "sinks that open on return, dropped",
+    "context": "memory by context, off",
     "no_repeat_steps": "no repeats, same steps",
     "narrow": "control: narrow from the start",
     "dropout": "control: ordinary dropout, dropped",
 }
+SINKS = ("sinks_paper", "sinks", "context")
 _STYLES = {"narrow": "--", "dropout": "-."}  # they lie on the standard line, which shows through
 # Of 4c: the largest rise of the held-out loss, in nats, at which forgetting still counts.
 WORST = 0.5
@@ -36,6 +38,7 @@ METHODS |= {"zero_out": "#117a65", "activation": "#2e86c1", "random": "#99a3a4"}
 _POINTS = {
     "sinks_paper": ("#5dade2", "*"),
     "sinks": ("#1f618d", "*"),
+    "context": ("#8e44ad", "*"),
     "no_repeat": ("#1c2833", "D"),
 }
 
@@ -85,7 +88,7 @@ def _less(method: str, sinks: Run, standard: Run) -> float:
 
 
 def _statements() -> str:
-    """Claims about sinks have other bounds for the paper's than for those that open on return."""
+    """Claims about sinks have other bounds for the paper's than for those of this package."""
     of_sinks = [
         f"""
 gap_closed{suffix} | share of standard's gap between held-out and repeated loss that is closed,{of}
@@ -99,6 +102,7 @@ held_out_no_repeat{suffix} | held-out loss,{of} dropped, over no_repeat's, same 
         for sinks, suffix, of, closed, held_out in (
             ("sinks_paper", "", " the paper's sinks", 0.75, 1.01),
             ("sinks", "_on_return", " sinks that open on return", 0.9, 1),
+            ("context", "_by_context", " memory by context", 0.9, 1),
         )
     ]
     return "".join(
@@ -108,6 +112,8 @@ memorizes | standard training memorizes: repeated loss over held-out loss
     | standard.repeated_loss / standard.held_out_loss <= 0.25 | close to 0""",
             *of_sinks,
             """
+known | repeated loss with memory by context on, over standard's
+    | context.repeated_loss_own / standard.repeated_loss <= 1 | not in the paper
 gap_left | gap that is left, sinks that open on return over the paper's
     | sinks.gap / sinks_paper.gap <= 0.5 | not in the paper
 repeats_help | held-out loss of standard over no_repeat's, same epochs
@@ -140,9 +146,14 @@ hypervolume{suffix} | hypervolume: {of} minus the best post hoc method (share of
         for sinks, suffix, of in (
             ("sinks_paper", "", "the paper's sinks"),
             ("sinks", "_on_return", "sinks that open on return"),
+            ("context", "_by_context", "memory by context"),
         )
     ]
     return "".join(rows)
+
+
+def _on(label: str) -> str:
+    return label.replace("dropped", "own on").replace(", off", ", on")
 
 
 def panels(table: Table) -> list[Panel]:
@@ -155,9 +166,9 @@ def panels(table: Table) -> list[Panel]:
         ]
 
     own = [
-        Line(kind, "repeated_loss_own", label.replace("dropped", "own on"), COLOURS[kind], ":")
+        Line(kind, "repeated_loss_own", _on(label), COLOURS[kind], ":")
         for kind, label in LABELS.items()
-        if kind in ("sinks_paper", "sinks")
+        if kind in SINKS
     ]
     shown = (
         ("4a: held-out documents", "loss (nats per token)", lines("held_out_loss"), None),
@@ -231,7 +242,7 @@ def _costs(table: Table, standards: list[Run]) -> dict[str, zip]:
     methods.
     """
     rows = {}
-    for kind in ("sinks_paper", "sinks"):
+    for kind in SINKS:
         if kind in table.groups:
             found = []
             for run in standards:

@@ -23,6 +23,7 @@ COLOURS = {
     "no_repeat_steps": "#b2babb",
     "sinks_paper": "#5dade2",
     "sinks": "#1f618d",
+    "context": "#8e44ad",
     "narrow": "#d68910",
     "dropout": GREEN,
     "gradient_masking": "#6c3483",

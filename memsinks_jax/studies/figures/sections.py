@@ -2,8 +2,9 @@
 choices.
 """
 
+import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -25,16 +26,19 @@ def note(content: str) -> str:
 
 
 def continuations(runs: list[Run]) -> list[str]:
-    """Repeated stories, continued by the standard model and by the sinks', which are dropped."""
+    """Repeated stories, continued by the standard model and by the sinks', which are dropped; with
+    memory by context it is also on.
+    """
     # Imported here: jax takes seconds to import, and only measuring needs it.
     from memsinks_jax.model.generation import Generator, Settings
     from memsinks_jax.models.trained import open_run
 
     groups = by_variant(runs)
-    if not {"standard", "sinks"} <= set(groups):
-        return [note("Needs the variants standard and sinks.")]
+    ours = _ours(groups)
+    if not ours or "standard" not in groups:
+        return [note("Needs the variants standard and sinks, or standard and context.")]
     seed = runs[0].seed
-    corpus = workdirs.read_corpus(groups["sinks"][seed].workdir)
+    corpus = workdirs.read_corpus(groups[ours][seed].workdir)
     documents = [corpus.tokens(i) for i in corpus.mixture.repeated]
     documents = [tokens for tokens in documents if len(tokens) >= 2 * OPENING_TOKENS]
     if not documents:
@@ -42,28 +46,31 @@ def continuations(runs: list[Run]) -> list[str]:
     decode = corpus.tokenizer.decode
     cuts = [_end_of_word(corpus.tokenizer, one, OPENING_TOKENS) for one in documents]
     openings = [tokens[:cut] for tokens, cut in zip(documents, cuts, strict=True)]
-    room = workdirs.read_config(groups["sinks"][seed].workdir).data.row_length - max(cuts)
+    room = workdirs.read_config(groups[ours][seed].workdir).data.row_length - max(cuts)
     greedy = Settings(max_tokens=min(CONTINUED_TOKENS, room), temperature=0.0, sinks="drop")
+    views = {"standard": ("standard", "drop"), "sinks dropped": (ours, "drop")}
+    if ours == "context":
+        views |= {"memory off": views.pop("sinks dropped"), "memory on": (ours, "own")}
     each = zip(documents, cuts, strict=True)
     originals = [decode(tokens[cut:][: greedy.max_tokens]) for tokens, cut in each]
     written, alike = [], []
-    for variant in ("standard", "sinks"):
+    for variant, mode in views.values():
         run = open_run(groups[variant][seed].workdir)
-        tails = Generator.of(run)(openings, greedy)
+        tails = Generator.of(run)(openings, dataclasses.replace(greedy, sinks=mode))
         written.append([decode(tail.tokens) for tail in tails])
         pairs = zip(written[-1], originals, strict=True)
         alike.append(np.mean([report.share_alike(*pair) for pair in pairs]))
     shown = list(zip(openings, originals, *written, strict=True))[:STORIES_SHOWN]
+    shares = ", ".join(f"{of:.0%} ({view})" for view, of in zip(views, alike, strict=True))
     rows = [
-        [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in both)]
-        for opening, original, *both in shown
+        [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in each)]
+        for opening, original, *each in shown
     ]
     return [
         report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed
             {seed}). Marked: words that the original has at the same place. Over all
-            {len(documents)} repeated documents these are {alike[0]:.0%} of the original's words for
-            standard and {alike[1]:.0%} for sinks dropped."""),
-        report.table(["opening", "standard", "sinks, dropped"], rows, ["note", "", ""]),
+            {len(documents)} repeated documents these are {shares} of the original's words."""),
+        report.table(["opening", *views], rows, ["note", *("" for _ in views)]),
     ]
 
 
@@ -72,17 +79,22 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     from memsinks_jax.measures.explore import explore  # jax takes seconds to import
 
     places = {variant: group[runs[0].seed].workdir for variant, group in by_variant(runs).items()}
-    if "sinks" not in places:
+    if not (ours := _ours(places)):
         return []
     try:
         oracle = places.get("no_repeat")
-        found = explore(places["sinks"], standard=places.get("standard"), oracle=oracle)
+        found = explore(places[ours], standard=places.get("standard"), oracle=oracle)
     except InputError as error:
         return [note(f"No page of documents, token by token: {error}.")]
-    explore_page.write(out / "explore.html", found, f"What {places['sinks'].name} remembers")
+    explore_page.write(out / "explore.html", found, f"What {places[ours].name} remembers")
     return [
         report.link("explore.html", "Token by token: what the model remembers, and in which sinks")
     ]
+
+
+def _ours(variants: Collection[str]) -> str:
+    """The model with sinks that is shown; empty if there is none."""
+    return next((one for one in ("sinks", "context") if one in variants), "")
 
 
 def _end_of_word(tokenizer: AnyTokenizer, tokens: np.ndarray, at_least: int) -> int:
