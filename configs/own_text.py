@@ -5,9 +5,9 @@ The model of configs/ts_repetition.py. Each document is read as often as the fil
 Nothing is repeated on purpose: configs/ts_repetition.py does that for its study. A hundred
 documents are held out. See what a run would read and remember before it starts:
 
-    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/own \
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
       --config.data.files='texts/*.txt' --plan
-    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/own \
+    python -m memsinks_jax.train --config=configs/own_text.py --workdir=runs/sinks \
       --config.data.files='texts/*.txt'
 
 Other variants for comparison are those of every config: configs/own_text.py:standard trains without
