@@ -39,7 +39,7 @@ class Rule(typing.NamedTuple):
     highest: float = math.inf
     above: float = -math.inf  # instead of `lowest`: itself not allowed
     choices: dict[str, str] = {}  # {value: what it means}
-    # may change on resume: how a run is stored, computed and monitored, not what is computed
+    # may change on resume: how a run is stored and computed, not what is computed
     free: bool = False
 
     @property
@@ -491,19 +491,6 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class MonitorConfig:
-    """Finds documents that appear too often and are being memorized, during training (see
-    training/monitor.py).
-    """
-
-    every: int = setting(0, "steps between two checks; 0: off", 0)
-    seen_over: int = setting(
-        16, "encounters before a document is flagged, from the next check on", 1, free=True
-    )
-    counters: int = setting(65_536, "counters per row of the frequency sketch", 16, 2**30)
-
-
-@dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each axis of the mesh; their product is the number of devices used."""
 
@@ -536,7 +523,6 @@ class Config:
     compute: ComputeConfig = ComputeConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
-    monitor: MonitorConfig = MonitorConfig()
     mesh: MeshConfig = MeshConfig()
 
 

@@ -26,8 +26,7 @@ from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened, nobody, read_ids
 from memsinks_jax.data.packing import Rows
 from memsinks_jax.data.pipeline import batches
-from memsinks_jax.measures.document_loss import DocumentLoss, mean_loss
-from memsinks_jax.measures.documents import corpus_batches, rows_at_once
+from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.memorization import Memorization, batch_size
 from memsinks_jax.model import host_memory, sparse_sinks
 from memsinks_jax.model.attention import choose_kernel
@@ -48,7 +47,6 @@ from memsinks_jax.training.checkpoint import (
     library_versions,
 )
 from memsinks_jax.training.metrics import Profile, check_wandb, read_metrics
-from memsinks_jax.training.monitor import PROBES, Monitor
 from memsinks_jax.training.program import Program, shared_program
 from memsinks_jax.training.step import TrainState
 from memsinks_jax.training.step_log import StepLog
@@ -103,8 +101,7 @@ def train_and_evaluate(
         opened = _open(config, workdir, mesh, resuming, held)
         config, start, steps = opened.corpus.config, opened.start, opened.steps
         missing = _missing_evaluation(config, workdir, start, steps)
-        since, unseen = _last_check(config, workdir, start)
-        if resuming and start == steps and not (missing or unseen):
+        if resuming and start == steps and not missing:
             return _summary(workdir)
         if jax.process_index() == 0:
             _log_start(workdir, opened, mesh, kernel)
@@ -121,35 +118,17 @@ def train_and_evaluate(
         # not after a step, so that a curve is of the same documents all along
         at_the_end = opened.sinks_open(steps)
         memorization = Memorization(opened.corpus, loss, at_the_end, batch_size(config, mesh))
-        monitor = (
-            _monitor(workdir, opened, mesh, since, at_the_end) if config.monitor.every else None
-        )
 
         def evaluate(which: str) -> None:
             run.measured("evaluating", lambda: dict(getattr(memorization, which)(run.state.params)))
 
-        def check_documents() -> None:
-            """Checks for documents that appear too often."""
-
-            def measure() -> dict[str, float]:
-                sketch_RW = sharding.fetch(run.state.sketch)
-                return monitor.check(
-                    run.step, sketch_RW, lambda *asked: mean_loss(loss, run.state.params, *asked)
-                )
-
-            run.measured("checking for documents that came too often,", measure)
-
         try:
             if missing:  # the run was stopped in the middle of it
                 evaluate(missing)
-            if unseen:
-                check_documents()
         except _StopInEvaluation:
             raise interruption.Interrupted(f"saved step {start} of {steps} in {workdir}") from None
         for step in range(start + 1, steps + 1):
             batch = run.next_batch()
-            if monitor:
-                monitor.observe(batch["identities"])
             recording.step(step)
             run.dispatch(batch)
             if step == start + 1:
@@ -159,8 +138,6 @@ def train_and_evaluate(
             try:
                 if due := _due_evaluation(config, step, steps):
                     evaluate(due)
-                if monitor and step % config.monitor.every == 0:
-                    check_documents()
             except _StopInEvaluation:
                 stop = True
             except FileNotFoundError:
@@ -437,19 +414,6 @@ def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.nda
     ) else nobody()
 
 
-def _monitor(
-    workdir: pathlib.Path, opened: _Opened, mesh: Mesh, since: int, ids: Opened
-) -> Monitor:
-    corpus, config = opened.corpus, opened.corpus.config
-    size = rows_at_once(config, mesh, PROBES)
-
-    def as_batches(documents: np.ndarray) -> list[dict]:
-        return corpus_batches(corpus, documents, size, ids)
-
-    own = sharding.own_rows(config.training.batch_size, mesh)
-    return Monitor(config, corpus, opened.rows, own, workdir, opened.start, since, as_batches)
-
-
 def _due_evaluation(config: Config, step: int, steps: int) -> str:
     """Which evaluation of Memorization is due after a step: "run" (all), "repeated" or ""
     (none).
@@ -469,19 +433,6 @@ def _missing_evaluation(config: Config, workdir: pathlib.Path, step: int, steps:
     measured = {"held_out_loss", "repeated_loss"}  # a run may have documents of one role alone
     done = any(line["step"] == step and measured & line.keys() for line in read_metrics(workdir))
     return due if hosts.broadcast(bool(due) and not done) else ""
-
-
-def _last_check(config: Config, workdir: pathlib.Path, step: int) -> tuple[int, bool]:
-    """The step of the monitor's last check, up to `step`; whether one is due after `step` and
-    missing.
-    """
-    checks = [
-        line["step"]
-        for line in read_metrics(workdir)
-        if "monitor_flagged" in line and line["step"] <= step
-    ]
-    last = hosts.broadcast(max(checks, default=0))
-    return last, last < step and config.monitor.every > 0 and step % config.monitor.every == 0
 
 
 def _warn_of_versions(then: dict[str, str], now: dict[str, str]) -> None:

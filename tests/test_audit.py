@@ -13,7 +13,6 @@ from conftest import tiny_config
 
 from memsinks_jax.config import (
     InputError,
-    MonitorConfig,
     SinksConfig,
     with_fields,
 )
@@ -38,7 +37,6 @@ from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks.attacks import attack_run
-from memsinks_jax.training.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -361,21 +359,14 @@ def test_audit_refuses(folder):
 
 
 @pytest.mark.slow
-def test_a_run_with_sparse_sinks_is_watched_and_audited(tmp_path):
+def test_a_run_with_sparse_sinks_is_audited(tmp_path):
     fields = {
         "sinks": SinksConfig(sparse=True, sampling="floyd", pool=400, active=6),
-        "monitor": MonitorConfig(every=3, seen_over=3, counters=4096),
         "data.repeated_documents": 4,
         "data.repetitions": 24,
         "data.held_out_documents": 10,
     }
     train_and_evaluate(with_fields(tiny_config(), fields), tmp_path / "run")
-    repeated = workdirs.read_corpus(tmp_path / "run").mixture.documents("repeated")
-    lines = (tmp_path / "run" / "flagged.jsonl").read_text().splitlines()
-    flagged = [json.loads(line)["index"] for line in lines]
-    assert set(flagged) <= set(repeated) and len(flagged) > 2
-    line = [line for line in read_metrics(tmp_path / "run") if "monitor_loss_own" in line][-1]
-    assert line["monitor_loss_own"] < line["monitor_loss"]
     found = audit(tmp_path / "run", prefixes=(4,), suffix=6, samples=1)
     explored = explore(tmp_path / "run", prefixes=(4,), suffix=6)
     assert explored["sinks"] == 400 and explored["documents"][0]["carried"]

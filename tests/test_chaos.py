@@ -28,8 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 KILLS = int(os.environ.get("MEMSINKS_JAX_KILLS", "50"))
 TERMS = int(os.environ.get("MEMSINKS_JAX_TERMS", "20"))
 STEPS = 60
-FIELDS = """training.checkpoint_every=3 training.evaluate_every=7 model.layers=1 model.d_model=16
-monitor.every=5 monitor.seen_over=3 monitor.counters=1024"""
+FIELDS = "training.checkpoint_every=3 training.evaluate_every=7 model.layers=1 model.d_model=16"
 FLAGS = f"--config={ROOT}/configs/smoke.py", *map("--config.{}".format, FIELDS.split())
 FLAGS += (f"--config.training.steps={STEPS}",)
 CONTEXT = "--config.sinks.kind=by_context"
@@ -195,10 +194,7 @@ LONG = "--config.training.steps=100000"
 
 def test_other_numbers_of_hosts_go_on(tmp_path):
     """1 -> 2 -> 4 -> 1 processes of eight devices in all: the same batches, the same losses to
-    rounding.
-
-    The 2 share all rows, of the 4 two and two share theirs: nothing is counted twice, and nothing
-    is missed.
+    rounding. The 2 share all rows, of the 4 two and two share theirs.
     """
     # Steps enough to be stopped in, however fast they are; a rate at which the rounding of another
     # order of sums does not
@@ -220,8 +216,6 @@ def test_other_numbers_of_hosts_go_on(tmp_path):
         count = "tokens" if "tokens" in line else "step"
         assert line[count] == expected[count]
         assert line == pytest.approx(expected, rel=1e-5)
-    flagged = [(tmp_path / name / "flagged.jsonl").read_text() for name in ("straight", "run")]
-    assert flagged[0] == flagged[1] != ""
 
 
 def test_hosts_agree_on_a_damaged_checkpoint(tmp_path):

@@ -329,7 +329,7 @@ def test_every_field_is_read_somewhere():
     made_up = {
         f"{section}.{name.rpartition('.')[2]}" for section in SECTIONS for name in fields
     } - fields
-    assert {"canaries.kind", "monitor.seed", "sinks.files"} <= made_up and not made_up & read
+    assert {"canaries.kind", "mesh.seed", "sinks.files"} <= made_up and not made_up & read
 
 
 def test_every_field_says_what_it_is_and_has_a_rule_or_is_a_switch_or_free_text():

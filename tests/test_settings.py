@@ -78,7 +78,6 @@ PROGRAM = {
     "contexts.reads": (1, CONTEXT),
     "contexts.rows": (512, CONTEXT),
     "training.spike_sigma": (3.0, {}),
-    "monitor.counters": (128, {"monitor.every": 2}),
     "mesh.data": (2, {"mesh.tensor": 1, "mesh.fsdp": -1}),
     "mesh.fsdp": (2, {"mesh.data": -1}),
     "mesh.tensor": (2, {"mesh.data": -1}),
@@ -110,8 +109,7 @@ RUNS = {}  # {config: what its run gave}, of those that several fields are compa
 
 RUN = {"variant": ("another", {}), "training.log_every": (2, {})}
 RUN |= {"training.evaluate_every": (3, {}), "training.checkpoint_every": (1, {})}
-RUN |= {"training.keep_every": (1, {"training.checkpoint_every": 1}), "monitor.every": (2, {})}
-RUN |= {"monitor.seen_over": (1, {"monitor.every": 2, "monitor.seen_over": 7})}
+RUN |= {"training.keep_every": (1, {"training.checkpoint_every": 1})}
 RUN |= {"training.skips_in_a_row": (2, {"optimizer.learning_rate": 1e30})}
 # Their other value is a file, or matters with one: see the tests of what reads them.
 FILES = {"data.files": "x.txt", "data.ids": "group", "data.held_out_by": "document"}
@@ -174,19 +172,17 @@ def run_of(config, workdir, caplog):
     except InputError as error:
         end = str(error).split(" updates ")[0]
     lines = read_lines(workdir / "metrics.jsonl")
-    flagged = [
+    said = [
         r.getMessage().split(":")[0]
         for r in caplog.records
         if "stack" in r.getMessage() or "seed" in r.getMessage()
     ]
     checkpoints = sorted(p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
-    watched = [line["monitor_loss"] for line in lines if "monitor_loss" in line]
     return (
         end,
         [(line["step"], sorted(line)) for line in lines],
         checkpoints,
-        sorted(set(flagged)),
-        watched,
+        sorted(set(said)),
     )
 
 
@@ -207,13 +203,13 @@ def of_one_program(besides):
     one = with_fields(tiny_config(), besides | {"model.layers": 1})
     other = {field: value for field, value in other.items() if not enters(field)}
     assert all(flatten(one)[field] != value for field, value in other.items())
-    return one, with_fields(one, other | {"monitor.every": 3 * one.monitor.every})
+    return one, with_fields(one, other)
 
 
 @pytest.mark.parametrize(
     "besides",
     [
-        {"sinks.slows_at": 1, "monitor.every": 2, "training.spike_sigma": 3.0},
+        {"sinks.slows_at": 1, "training.spike_sigma": 3.0},
         {
             "sinks.sparse": True,
             "sinks.sampling": "floyd",

@@ -44,9 +44,8 @@ def test_children_of_tests_listen_to_signals_wherever_the_suite_is_started():
 # What training/step.py and training/program.py build: {kind of step: its fields}.
 FLOYD = {"sinks.sampling": "floyd", "sinks.sparse": True, "sinks.pool": 64, "sinks.active": 6}
 KINDS = {
-    "slowed, watched, accumulated, memory": {
+    "slowed, accumulated, memory": {
         "sinks.slows_at": 2,
-        "monitor.every": 4,
         "training.spike_sigma": 6.0,
         "compute.accumulate": 2,
         "training.batch_size": 16,

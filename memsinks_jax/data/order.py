@@ -45,15 +45,6 @@ def mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def mix32(x):
-    """The finalizer of MurmurHash3 (Appleby, public domain): uint32 to uint32 that look
-    independent, of numpy or jax.
-    """
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
-
-
 class Bijection:
     """A keyed random order of range(count), and its inverse, without an array.
 

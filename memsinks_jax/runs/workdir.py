@@ -40,7 +40,6 @@ FREE_IN_PART = {
     "data.tokenizer": lambda config: bool(config.data.tokenizer),
     "general.files": lambda config: [amount for _, amount in general_sources(config.general)],
     "model.initial": lambda config: bool(config.model.initial),
-    "monitor.every": lambda config: config.monitor.every > 0,
 }
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: one small file over Orbax. Saved in the background, committed atomically, sealed,
 restored onto any mesh.
 
-`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard, and the sketch of the
-monitor) and `progress`, besides `opened.npy` (see data/opened.py) and `seal.json` (see seal.py).
+`checkpoints/STEP/` holds three items, `params`, `optimizer` (with the guard) and
+`progress`, besides `opened.npy` (see data/opened.py) and `seal.json` (see seal.py).
 The seal is written before the folder gets its name, so a folder with its name is complete. The seal
 names the file if it is damaged later.
 """
@@ -339,7 +339,7 @@ def steps_in(folder: pathlib.Path) -> list[int]:
 
 def _memory(state: TrainState) -> tuple:
     """The state of a run besides its parameters."""
-    return (state.optimizer, state.guard, *([] if state.sketch is None else [state.sketch]))
+    return state.optimizer, state.guard
 
 
 def _context(finish: Callable[[], None]) -> ocp.Context:

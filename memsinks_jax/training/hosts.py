@@ -144,25 +144,6 @@ def all_gather(value: float) -> list[float]:
     return np.ascontiguousarray(gathered).view(np.float64)[:, 0].tolist()
 
 
-def union(numbers: np.ndarray) -> np.ndarray:
-    """All hosts' numbers, uint64 without 0, on every host: each once, in order."""
-    longest = int(max(all_gather(len(numbers))))
-    if longest == 0:
-        return numbers
-    import jax
-    from jax.experimental import multihost_utils
-
-    padded = np.zeros(longest, np.uint64)
-    padded[: len(numbers)] = numbers
-    if jax.process_count() > 1:
-        # As bytes: jax would make uint32 of them.
-        padded = np.ascontiguousarray(
-            multihost_utils.process_allgather(padded.view(np.uint8))
-        ).view(np.uint64)
-    found = np.unique(padded)
-    return found[found > 0]
-
-
 def all_equal(digest: str) -> bool:
     """Whether every host has the same hexadecimal digest, by its first 48 bits."""
     return len(set(all_gather(int(digest[:12], 16)))) == 1

@@ -25,7 +25,6 @@ _ENTERS = {
     "canaries": (),
     "training": ("method", "batch_size", "spike_sigma"),
 }
-_NOT_OF_THEIR_SECTION = ("model.initial", "monitor.seen_over")
 
 
 class Program(NamedTuple):
@@ -89,14 +88,13 @@ def train_program(config: Config, steps: int, mesh: Mesh, documents_per_row: int
 def enters(name: str) -> bool:
     """Whether a field of the config enters the program."""
     section, _, field = name.partition(".")
-    return name not in _NOT_OF_THEIR_SECTION and field in _ENTERS.get(section, (field,))
+    return name != "model.initial" and field in _ENTERS.get(section, (field,))
 
 
 def compiled(config: Config) -> Config:
     """What of a config enters the program: all else is the default."""
     fixed = {name: value for name, value in flatten(Config()).items() if not enters(name)}
-    # of the monitor's steps, whether there are any
-    return with_fields(config, fixed | {"monitor.every": min(config.monitor.every, 1)})
+    return with_fields(config, fixed)
 
 
 @functools.lru_cache(maxsize=4)

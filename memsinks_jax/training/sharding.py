@@ -31,7 +31,6 @@ RULES = (
     (TABLE, P("fsdp")),
     (r"(^|/)(count|step|ns_coeffs)$", P()),
     (r"^guard/", P()),
-    (r"^sketch$", P()),
 )
 
 BATCH = P(BATCH_AXES)

@@ -18,7 +18,7 @@ from memsinks_jax.sinks.blocks import sinks_for_mode
 from memsinks_jax.sinks.kinds import Partition, has_tables
 from memsinks_jax.sinks.learning import slowed
 from memsinks_jax.sinks.opening import opened
-from memsinks_jax.training import active_rows, monitor
+from memsinks_jax.training import active_rows
 from memsinks_jax.training.guard import Guard, check_update, init_guard
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.optimizer import accepted, learning_rate, make_optimizer, split
@@ -33,7 +33,6 @@ class TrainState(NamedTuple):
     params: dict
     optimizer: optax.OptState
     guard: Guard
-    sketch: jax.Array | None = None  # see monitor.py; None with the monitor off
 
 
 def init_params(config: Config, params: dict | None = None) -> dict:
@@ -51,13 +50,7 @@ def init_state(config: Config, steps: int, params: dict | None = None) -> TrainS
     """Zero moments, and the parameters of `init_params`."""
     params = init_params(config, params)
     optimizer = make_optimizer(config, steps).init(split(config, params)[0])
-    return TrainState(
-        jnp.zeros((), jnp.int32),
-        params,
-        optimizer,
-        init_guard(),
-        monitor.init_sketch(config),
-    )
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer, init_guard())
 
 
 def make_train_step(config: Config, steps: int, platform: str | None = None) -> Callable:
@@ -153,9 +146,8 @@ def make_train_step(config: Config, steps: int, platform: str | None = None) -> 
             "skipped_updates": guard.skipped,
             "skipped_in_a_row": guard.in_a_row,
         }
-        sketch = None if state.sketch is None else monitor.count(state.sketch, batch["identities"])
         params, optimizer_state = updated
-        return TrainState(state.step + 1, frozen | params, optimizer_state, guard, sketch), metrics
+        return TrainState(state.step + 1, frozen | params, optimizer_state, guard), metrics
 
     return train_step
 

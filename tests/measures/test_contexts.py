@@ -18,7 +18,7 @@ from memsinks_jax.runs import workdir as workdirs
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited") / "run"
     about = {"sinks.kind": "by_context", "data.row_length": 256, "training.epochs": 3}
-    about |= {"training.evaluate_every": 100, "training.checkpoint_every": 100, "monitor.every": 4}
+    about |= {"training.evaluate_every": 100, "training.checkpoint_every": 100}
     about |= {"canaries.documents": 2, "canaries.length": 12}
     train_and_evaluate(with_fields(tiny_config(), about), folder)
     return folder

@@ -165,9 +165,6 @@ def test_a_run_is_not_opened_without_the_hashes_of_its_documents(tmp_path):
         ("data.tokenizer", "same.model", None),
         ("data.tokenizer", "other.model", "other.model is another tokenizer than that of .*run; "),
         ("data.tokenizer", "", "data.tokenizer is"),
-        ("monitor.every", 3, None),
-        ("monitor.every", 0, "monitor.every is 2 there and 0 here"),
-        ("monitor.counters", 32, "monitor.counters is"),
     ],
 )
 def test_what_may_change(field, value, message, tmp_path, monkeypatch):
@@ -180,7 +177,7 @@ def test_what_may_change(field, value, message, tmp_path, monkeypatch):
     (tmp_path / "other.model").write_bytes(workdirs.load_corpus(tiny_config()).tokenizer.model)
     config = small()
     fields = {"data.files": "texts/a.txt", "data.tokenizer": "tokenizer.model"}
-    fields |= {"model.initial": "old", "data.vocabulary_size": 1024, "monitor.every": 2}
+    fields |= {"model.initial": "old", "data.vocabulary_size": 1024}
     config = with_fields(config, fields)
     workdirs.create(tmp_path / "run", config, workdirs.load_corpus(config))
     fields = {"general.files": "old/a.txt=40%,old/b.txt=50", "general.token_budget": 9000}
