@@ -110,12 +110,11 @@ class DataConfig:
     copies: str = choice(
         "keep", keep="exact copies are further encounters of a document", once="skip them"
     )
-    repeats: str = choice(
-        "keep",
-        "encounters of repeated documents per epoch",
-        keep="`repetitions` of each",
-        remove="none (variant no_repeat)",
-        once="1 (variant deduplicated)",
+    repeats_at_most: int = setting(
+        -1,
+        "upper limit of a repeated document's encounters per epoch; -1: none; 0 is variant "
+        "no_repeat, 1 deduplicated",
+        -1,
     )
     schedule: str = setting(
         "",
@@ -461,11 +460,8 @@ class TrainingConfig:
     batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
     epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
-    repeats_capped_at: int = setting(
-        0, "upper limit of encounters per epoch of a repeated document; 0: none", 0
-    )
     count_removed_repeats: bool = setting(
-        False, "with repeats removed or capped, train as many steps as with all"
+        False, "with data.repeats_at_most, train as many steps as with all repeats"
     )
     log_every: int = setting(10, "steps between two records of metrics", 1, free=True)
     evaluate_every: int = setting(
@@ -563,10 +559,11 @@ def validate(config: Config) -> Config:
             raise InputError(f"config.{whole} is {values[whole]}; it must be {factor}")
     _validate_model(config.model)
     data = config.data
-    if config.training.repeats_capped_at and data.repeated_documents < 0:
+    if data.repeats_at_most > 1 and data.repeated_documents < 0:
         raise InputError(
-            "config.training.repeats_capped_at caps what the plan repeats, not what the files hold "
-            "more than once (config.data.repeated_documents=-1); leave one of them out"
+            f"config.data.repeats_at_most={data.repeats_at_most} caps what the plan repeats, not "
+            "what the files hold more than once (config.data.repeated_documents=-1); take 1, or "
+            "leave one of them out"
         )
     _validate_groups(config, values)
     chosen = max(data.repeated_documents, 0)

@@ -23,13 +23,13 @@ VARIANTS = {
     "standard": {"sinks.kind": "none"},
     # every document's are on from its first encounter on
     "sinks_paper": {"sinks.opens_at": 1, "sinks.slows_at": 0},
-    "no_repeat": {"sinks.kind": "none", "data.repeats": "remove"},  # as many epochs as standard
+    "no_repeat": {"sinks.kind": "none", "data.repeats_at_most": 0},  # as many epochs as standard
     "no_repeat_steps": {
         "sinks.kind": "none",
-        "data.repeats": "remove",
+        "data.repeats_at_most": 0,
         "training.count_removed_repeats": True,
     },
-    "deduplicated": {"sinks.kind": "none", "data.repeats": "once"},
+    "deduplicated": {"sinks.kind": "none", "data.repeats_at_most": 1},
     # control: the width that is left after dropping, from the start
     "narrow": {"sinks.kind": "cut"},
     # control: the same neurons dropped at the same rate, tied to nothing

@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     fields |= {"data.schedule": "memsinks_jax.studies.schedules:Ladder"}
     config = with_fields(tiny_config(), fields)
     train_and_evaluate(config, folder / "run")
-    oracle = with_fields(config, {"sinks.kind": "none", "data.repeats": "remove"})
+    oracle = with_fields(config, {"sinks.kind": "none", "data.repeats_at_most": 0})
     train_and_evaluate(oracle, folder / "oracle")
     corpus = workdirs.read_corpus(folder / "run")
     (folder / "read.txt").write_text(corpus.document(corpus.mixture.documents("unique")[0]).text)

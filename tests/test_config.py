@@ -37,7 +37,7 @@ def test_json_round_trip_keeps_every_field():
         ("sinks.active_fraction", float("nan")),
         ("sinks.shared_fraction", 0.0),
         ("sinks.kind", "on"),
-        ("data.repeats", "twice"),
+        ("data.repeats_at_most", -2),
         ("model.heads", 3),
         ("training.batch_size", 0),
         ("mesh.data", 0),
@@ -51,7 +51,7 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
 
 
 def test_what_the_plan_does_not_repeat_is_not_capped():
-    config = with_fields(Config(), {"training.repeats_capped_at": 2, "training.batch_size": 32})
+    config = with_fields(Config(), {"data.repeats_at_most": 2, "training.batch_size": 32})
     validate(config)
     config = with_fields(config, {"data.repeated_documents": -1})
     with expect_input_error("config.data.repeated_documents"):

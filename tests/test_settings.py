@@ -87,7 +87,7 @@ BATCHES = {
     "data.repeated_documents": (3, {}),
     "data.repetitions": (7, {}),
     "data.held_out_documents": (5, {}),
-    "data.repeats": ("once", {}),
+    "data.repeats_at_most": (2, {}),
     "data.schedule": ("memsinks_jax.studies.schedules:WrongIds,rate=0.5", {}),
     "canaries.documents": (1, {}),
     "canaries.length": (8, {"canaries.documents": 1}),
@@ -102,8 +102,7 @@ BATCHES = {
     "training.batch_size": (16, {}),
     "training.epochs": (2, {}),
     "training.steps": (3, {}),
-    "training.repeats_capped_at": (2, {}),
-    "training.count_removed_repeats": (True, {"data.repeats": "once"}),
+    "training.count_removed_repeats": (True, {"data.repeats_at_most": 1}),
 }
 RUNS = {}  # {config: what its run gave}, of those that several fields are compared with
 

@@ -96,8 +96,8 @@ class Mixture:
             if window:
                 there = np.flatnonzero(read & ~again & (source == number))
                 read[there] = window.holds(first_copies[there])
-        if not self.injected and self.data.repeats != "keep":
-            read &= ~again | ((records == first_copies) & (self.data.repeats == "once"))
+        if not self.injected and self.data.repeats_at_most >= 0:
+            read &= ~again | ((records == first_copies) & (self.data.repeats_at_most == 1))
         return read & (records == first_copies) if first_only else read
 
     @functools.cached_property
@@ -121,7 +121,7 @@ class Mixture:
             apart = apart[table.is_first_of_source(apart)]
         for number, source in enumerate(table.sources):
             runs = np.flatnonzero(table.runs[:, 2] == number)
-            natural = number or self.injected or self.data.repeats == "keep"
+            natural = number or self.injected or self.data.repeats_at_most < 0
             if self.windows[number] or not natural:
                 for run in runs.tolist():
                     records = np.arange(*table.runs[run, :2])
@@ -166,8 +166,8 @@ class Mixture:
             if self.data.copies == "keep"
             else np.ones_like(first_copies)
         )
-        if not self.injected and self.data.repeats != "keep":
-            natural = np.where(self.is_repeated(first_copies), self.data.repeats == "once", natural)
+        if not self.injected and self.data.repeats_at_most >= 0:
+            natural = np.where(self.is_repeated(first_copies), self.data.repeats_at_most, natural)
         times = np.where(self.reads(first_copies), natural, 0)
         epoch_counts = (
             dict(zip(self.repeated.tolist(), self.epoch_counts.tolist(), strict=True))
@@ -206,13 +206,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
     times = table.copies(repeated) if data.copies == "keep" else np.ones_like(repeated)
     if data.repeated_documents >= 0:
         times = times * schedule.times(data.repetitions, len(repeated))
-    epoch_counts = {
-        "remove": 0 * times,
-        "once": np.minimum(times, 1),
-        "keep": times * schedule.shuffles,
-    }[data.repeats]
-    if config.training.repeats_capped_at:
-        epoch_counts = np.minimum(epoch_counts, config.training.repeats_capped_at)
+    most = data.repeats_at_most
+    epoch_counts = times * schedule.shuffles if most < 0 else np.minimum(times, most)
     carriers = config.canaries.documents if config.canaries.documents >= 0 else len(repeated)
     plan = Mixture(
         table,
@@ -237,7 +232,7 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
 def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
-    The documents of `data.files` come first, with all their repeats, whatever `data.repeats` is, so
+    The documents of `data.files` come first, with all their repeats, whatever `data.repeats_at_most` is, so
     that variants also share the general documents. Sources with a number of documents are next.
     Shares fill the rest of `general.token_budget`. The seed draws which documents of a source are
     taken.
@@ -259,7 +254,7 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     ]
     windows, spent = list(plan.windows), 0
     if budget:
-        whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats="keep"))
+        whole = dataclasses.replace(plan, data=dataclasses.replace(data, repeats_at_most=-1))
         own, often = whole.sums, plan.times if plan.schedule.shuffles else 1
         spent = int(
             own.tokens[table.runs[:, 2] == 0].sum()

@@ -202,8 +202,8 @@ class Rows:
         self._cached_epochs = 0, None  # that are whole, and which ids that come back opened in them
         self.rows_per_epoch = int(self._rows_of_block.sum())
         self.rows_per_epoch_with_repeats = self.rows_per_epoch
-        if self._data.repeats in ("remove", "once") or config.training.repeats_capped_at:
-            data = dataclasses.replace(self._data, repeats="keep")
+        if self._data.repeats_at_most >= 0:
+            data = dataclasses.replace(self._data, repeats_at_most=-1)
             counts = mixture.times * mixture.schedule.shuffles
             whole = epochs_of(config, dataclasses.replace(mixture, data=data, epoch_counts=counts))
             self.rows_per_epoch_with_repeats = int(self._count_rows(whole).sum())

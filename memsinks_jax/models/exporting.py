@@ -316,8 +316,7 @@ def _card(stored: Stored, drop: bool, dtype: str, fate: str, command: str) -> st
     elif step:
         training = (
             f"trained with memsinks_jax (variant `{config.variant}`) for {in_words(step, 'step')} "
-            f"on {in_words(tokens or 0, 'token')} of {texts}: {documents_read(data)} (repeats: "
-            f"{data.repeats})"
+            f"on {in_words(tokens or 0, 'token')} of {texts}: {documents_read(data)}"
         )
     else:
         training = (
@@ -373,14 +372,13 @@ def documents_read(data: DataConfig) -> str:
     """The documents of an epoch in words: '4,000 documents once and 20 documents 128 times
     each'.
     """
-    once = "all other documents"
+    once, most = "all other documents", data.repeats_at_most
     if data.unique_documents >= 0:
         once = in_words(data.unique_documents, "document")
-    if data.repeated_documents < 0:
-        return f"{once} once and those that the files hold several times as often as they do"
-    if not data.repeated_documents:
+    if not data.repeated_documents or not most:
         return f"{once} once"
-    return (
-        f"{once} once and {in_words(data.repeated_documents, 'document')} {data.repetitions} "
-        "times each"
-    )
+    if data.repeated_documents < 0:
+        often = "once" if most > 0 else "as often as they do"
+        return f"{once} once and those that the files hold several times {often}"
+    times = min(data.repetitions, most) if most > 0 else data.repetitions
+    return f"{once} once and {in_words(data.repeated_documents, 'document')} {times} times each"

@@ -65,7 +65,7 @@ class EveryNth(Schedule):
             ("data.rows", config.data.rows, ("auto", "one_document")),
             ("training.epochs", config.training.epochs, (1,)),
             ("training.steps", config.training.steps, (0,)),
-            ("training.repeats_capped_at", config.training.repeats_capped_at, (0,)),
+            ("data.repeats_at_most", config.data.repeats_at_most, (0, 1, -1)),
         ):
             if value not in usual:
                 raise InputError(
@@ -77,7 +77,7 @@ class EveryNth(Schedule):
         self, mixture: Mixture, usual: Encounters, number: int
     ) -> tuple[np.ndarray, np.ndarray]:
         found = usual.records
-        if mixture.data.repeats == "keep":
+        if mixture.data.repeats_at_most < 0:
             found = self._placed(usual.records, mixture.repeated)
         return found, mixture.table.identities(found)
 

@@ -236,6 +236,6 @@ def test_epochs_are_no_repeats_and_held_out_text_has_no_rows():
     stop = min(len(tokens) + 1, config.data.row_length)
     rows = corpus.contexts.rows(tokens, 8, stop, corpus.tokenizer.begin_of_text)
     assert (rows != NONE).mean() > 0.8  # of some the other stories have more than a tenth
-    once = with_fields(config, {"data.repeats": "once", "contexts.stretch": 40})
+    once = with_fields(config, {"data.repeats_at_most": 1, "contexts.stretch": 40})
     with expect_input_error("no text of 40 words comes 2 times .* lower config.contexts.stretch"):
         load_corpus(once)

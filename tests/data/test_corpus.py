@@ -56,8 +56,8 @@ def test_the_tokenizer_of_a_run_is_used_again(corpus):
 
 
 def test_variants_share_documents_tokenizer_and_ids(corpus):
-    for repeats in ("remove", "once"):
-        config = with_fields(tiny_config(), {"data.repeats": repeats})
+    for most in (0, 1):
+        config = with_fields(tiny_config(), {"data.repeats_at_most": most})
         other = load_corpus(config)
         assert other.tokenizer.model == corpus.tokenizer.model
         assert (every_id(other) == every_id(corpus)).all()

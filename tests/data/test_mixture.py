@@ -9,7 +9,7 @@ import pytest
 from conftest import expect_input_error
 from documents import Source
 
-from memsinks_jax.config import Config, DataConfig, GeneralConfig, TrainingConfig
+from memsinks_jax.config import Config, DataConfig, GeneralConfig
 from memsinks_jax.data import mixture
 from memsinks_jax.data.order import Bijection, permutation
 from memsinks_jax.data.table import Table
@@ -53,21 +53,21 @@ def test_every_document_has_one_role_and_is_seen_as_often_as_planned():
     assert plan.sums.tokens.sum() == 30 * 9
 
 
-@pytest.mark.parametrize(("repeats", "times"), [("keep", 7), ("once", 1), ("remove", 0)])
-def test_variants_share_the_split(repeats, times):
+@pytest.mark.parametrize(("most", "times"), [(-1, 7), (2, 2), (1, 1), (0, 0)])
+def test_variants_share_the_split(most, times):
     plan = plan_of(PLAN, seed=3)
-    other = plan_of(dataclasses.replace(PLAN, repeats=repeats), seed=3)
+    other = plan_of(dataclasses.replace(PLAN, repeats_at_most=most), seed=3)
     assert roles_of(plan) == roles_of(other)
     assert seen_in(other)[int(plan.repeated[0])] == times
 
 
 @pytest.mark.parametrize(
-    ("cap", "counts"), [(0, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])]
+    ("most", "counts"), [(-1, [7, 3, 1, 7, 3]), (2, [2, 2, 1, 2, 2]), (9, [7, 3, 1, 7, 3])]
 )
-def test_repeats_are_capped_and_all_else_stays(cap, counts):
+def test_repeats_are_capped_and_all_else_stays(most, counts):
     data = dataclasses.replace(PLAN, schedule="memsinks_jax.studies.schedules:Ladder")
-    capped = TrainingConfig(repeats_capped_at=cap)
-    plan, whole = plan_of(data, seed=3, training=capped), plan_of(data, seed=3)
+    capped = dataclasses.replace(data, repeats_at_most=most)
+    plan, whole = plan_of(capped, seed=3), plan_of(data, seed=3)
     assert plan.encounters(plan.repeated) == counts
     assert (plan.times.tolist(), roles_of(plan)) == (whole.times.tolist(), roles_of(whole))
 
@@ -104,11 +104,13 @@ def test_copies_are_encounters_or_left_out(unique):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("repeats", "copied"), [("keep", 4), ("once", 1), ("remove", 0)])
-def test_what_the_files_repeat_are_the_repeated_documents(repeats, copied):
+@pytest.mark.parametrize(("most", "copied"), [(-1, 4), (1, 1), (0, 0)])
+def test_what_the_files_repeat_are_the_repeated_documents(most, copied):
     copies = ONCE.copy()
     copies[::5] = 4
-    data = dataclasses.replace(PLAN, repeated_documents=-1, unique_documents=-1, repeats=repeats)
+    data = dataclasses.replace(
+        PLAN, repeated_documents=-1, unique_documents=-1, repeats_at_most=most
+    )
     plan = plan_of(data, copies, seed=1)
     repeated, unique, held_out = roles_of(plan)
     of_four = {i for i in seen_in(plan) if plan.table.copies(np.array([i]))[0] == 4}
@@ -147,7 +149,7 @@ def test_too_few_documents_and_nothing_to_train_on():
     with expect_input_error(r"38 distinct documents, but the plan needs 39 .*lower config.data"):
         plan_of(PLAN, ONCE[:38])
     with expect_input_error("holds no training document"):
-        plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats="remove"))
+        plan_of(dataclasses.replace(PLAN, unique_documents=0, repeats_at_most=0))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 1000, 2**16, 2**16 + 1, 100_003])
@@ -244,8 +246,8 @@ def test_what_two_sources_hold_is_a_document_of_the_first():
 
 def test_variants_share_the_general_documents():
     budgeted = general("a=100%,b=2", token_budget=500)
-    for repeats in ("once", "remove"):
-        other = general("a=100%,b=2", token_budget=500, repeats=repeats)
+    for most in (1, 0):
+        other = general("a=100%,b=2", token_budget=500, repeats_at_most=most)
         assert (other.documents("unique") == budgeted.documents("unique")).all()
 
 

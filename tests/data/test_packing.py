@@ -13,14 +13,22 @@ END = 5  # of text; no document holds it, and neither it nor padding is known by
 
 
 def make(
-    lengths, seed=0, end_of_text=END, method="", cap=0, spans=None, epochs=9, training=(), **options
+    lengths,
+    seed=0,
+    end_of_text=END,
+    method="",
+    most=-1,
+    spans=None,
+    epochs=9,
+    training=(),
+    **options,
 ):
     """Rows of documents of the given lengths; every token value is unique, so a token has one
     source.
     """
     settings = {"repeated_documents": 2, "repetitions": 3, "held_out_documents": 1, "row_length": T}
-    settings |= {"rows": "one_document"} | options
-    fixed = {"batch_size": 4, "repeats_capped_at": cap, "epochs": epochs, "method": method}
+    settings |= {"rows": "one_document", "repeats_at_most": most} | options
+    fixed = {"batch_size": 4, "epochs": epochs, "method": method}
     training = TrainingConfig(**fixed | dict(training))
     config = Config(data=DataConfig(unique_documents=-1, **settings), training=training, seed=seed)
     plan, tokens = plan_of(config, lengths, spans=spans)

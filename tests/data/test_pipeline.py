@@ -33,10 +33,10 @@ def test_steps(rows_kind, with_repeats, without):
 
     assert steps(epochs=1) == -(-with_repeats // 4)
     assert steps(epochs=7) == -(-7 * with_repeats // 4)
-    assert steps(epochs=7, repeats="remove") == -(-7 * without // 4)
-    assert steps(epochs=7, cap=1) == -(-7 * (11 if rows_kind == "one_document" else 5) // 4)
+    assert steps(epochs=7, most=0) == -(-7 * without // 4)
+    assert steps(epochs=7, most=1) == -(-7 * (11 if rows_kind == "one_document" else 5) // 4)
     as_many = {"count_removed_repeats": True}
-    assert steps(epochs=7, cap=1, training=as_many) == -(-7 * with_repeats // 4)
+    assert steps(epochs=7, most=1, training=as_many) == -(-7 * with_repeats // 4)
     assert steps(epochs=7, training={"steps": 9}) == 9
 
 

@@ -92,7 +92,7 @@ def corpora(draw, sharing=False, **fixed):
     choices = {
         "unique_documents": [-1, -1, 0, 2],
         "rows": KINDS,
-        "repeats": ["keep", "once", "remove"],
+        "repeats_at_most": [-1, 1, 0],
         "copies": ["keep", "once"],
         "held_out_by": ["cluster", "document"],
     }
@@ -132,7 +132,7 @@ def expected_encounters(plan):
         again = not plan.injected and source == 0 and copies > 1
         if first in apart or (window and not again and not window.holds(np.array([first]))[0]):
             continue
-        times[first] = {"once": 1, "remove": 0}.get(data.repeats, natural) if again else natural
+        times[first] = data.repeats_at_most if again and data.repeats_at_most >= 0 else natural
     return times + collections.Counter(
         dict(zip(injected, plan.epoch_counts.tolist(), strict=False))
     )
@@ -144,7 +144,7 @@ def listed_in_one_block(config):
 
 
 WRONG = "memsinks_jax.studies.schedules:WrongIds,rate="
-NOISY = {"unique_documents": -1, "repeats": "keep", "repetitions": 4, "schedule": f"{WRONG}0.5"}
+NOISY = {"unique_documents": -1, "repeats_at_most": -1, "repetitions": 4, "schedule": f"{WRONG}0.5"}
 CASES = {
     "any": {},
     "noise": NOISY | {"repeated_documents": 2},

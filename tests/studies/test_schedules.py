@@ -54,7 +54,7 @@ def test_documents_come_in_every_nth_batch_and_the_rest_is_not_disturbed(
     about = {"repeated_documents": count, "batch_size": batch, "ids": ids, "opens_at": opens_at}
     about["groups"] = [f"group {number % 3}" for number in range(len(SIZES))]
     rows, plan, tokens = make(schedule=f"{SCHEDULES}:EveryNth,steps={every}", **about)
-    others, _, _ = make(repeats="remove", **about)
+    others, _, _ = make(repeats_at_most=0, **about)
     rest = (others[number] for number in itertools.count())
     counted, opened = collections.Counter(), set()
     for number in range(rows.rows_per_epoch):
@@ -88,7 +88,7 @@ def test_what_comes_in_every_nth_batch_is_measured_around_it():
 def test_the_variant_without_repeats_takes_as_many_steps():
     schedule = f"{SCHEDULES}:EveryNth,steps=2"
     rows, _, _ = make(schedule=schedule)
-    without, _, _ = make(schedule=schedule, repeats="remove")
+    without, _, _ = make(schedule=schedule, repeats_at_most=0)
     assert without.rows_per_epoch < without.rows_per_epoch_with_repeats == rows.rows_per_epoch
 
 

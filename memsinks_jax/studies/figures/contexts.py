@@ -55,7 +55,7 @@ METHODS = {
     "faster": Method(
         "sinks at 8 times the rate", "sinks", {"sinks.learning_rate_multiple": 8.0}, _BOTH
     ),
-    "cap": Method("documents capped at one read", "standard", {"training.repeats_capped_at": 1}),
+    "cap": Method("documents capped at one read", "standard", {"data.repeats_at_most": 1}),
     "cap_1": Method("contexts capped at one read", "context", _CAP, ("drop", "text")),
     "cap_2": Method(
         "contexts capped at two reads", "context", _CAP | {"contexts.reads": 2}, ("drop", "text")

@@ -41,7 +41,7 @@ NOTE = (
 
 
 # Fields of config.training that the number of steps depends on, if it is not given.
-_COUNTS = ("batch_size", "epochs", "repeats_capped_at", "count_removed_repeats")
+_COUNTS = ("batch_size", "epochs", "count_removed_repeats")
 
 
 class Need(NamedTuple):

@@ -47,7 +47,7 @@ class Method(NamedTuple):
     style: str = "o-"
 
 
-_CAPPED, _CAPS = "training.repeats_capped_at", (64, 32, 16, 8, 4, 2, 1)
+_CAPPED, _CAPS = "data.repeats_at_most", (64, 32, 16, 8, 4, 2, 1)
 _FROZEN = "memsinks_jax.studies.methods.gradient_masking:SelectiveFrozen"
 _SAME_STEPS = {"training.count_removed_repeats": True}
 _SIZES = {name: size for name, size in pool.POOLS.items() if 154 < size <= 4096}

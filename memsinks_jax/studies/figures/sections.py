@@ -185,7 +185,7 @@ def open_choices(runs: list[Run]) -> str:
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
         truncated = f"truncated: {share:.1%} of the training tokens are never read"
         choices.append(["documents over a row", truncated])
-    if any(config.data.repeats == "remove" for config in every):
+    if any(config.data.repeats_at_most == 0 for config in every):
         budgets = "the same epochs, and the same steps: two variants"
         choices.append(["budget without repeats", budgets])
     return left_open(choices)
