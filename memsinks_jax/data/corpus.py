@@ -6,9 +6,10 @@ import hashlib
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import tqdm
 
 from memsinks_jax.config import Config, ContextsConfig, InputError, with_fields
 from memsinks_jax.data import contexts, nearest
@@ -115,6 +116,25 @@ class Corpus:
     def tokens(self, document: int) -> np.ndarray:
         """-> int32 (tokens,), without end of text."""
         return self.table.tokens(document)
+
+    def texts(self, documents: Iterable[int]) -> Iterator[tuple[np.ndarray, int]]:
+        """-> of each the tokens, without end of text, and the token that opens it."""
+        for document in documents:
+            around = self.table.around(document)
+            yield self.tokens(document), around[0] if around else self.tokenizer.begin_of_text
+
+    def read_besides(self, apart: np.ndarray) -> Iterator[int]:
+        """The documents that the run reads, but those of `apart`, ascending; in a pass over the
+        whole table.
+        """
+        plan = self.mixture
+        for start, stop, _ in tqdm.tqdm(
+            self.table.runs.tolist(), desc="texts", disable=None, leave=False
+        ):
+            records = np.arange(start, stop)
+            records = records[self.table.first_copies(records) == records]
+            records = records[plan.reads(records) | plan.is_repeated(records)]
+            yield from records[~is_in(records, apart)].tolist()
 
     def answers(self, documents: np.ndarray) -> list[np.ndarray | None] | None:
         """What of each counts in the loss, as `Table.answers`; None: everything of all."""

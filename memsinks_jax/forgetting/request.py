@@ -9,11 +9,10 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import tqdm
 
 from memsinks_jax.config import Config, InputError, setting, shown
 from memsinks_jax.data import ids
@@ -21,7 +20,7 @@ from memsinks_jax.data.corpus import Corpus, read_tokens
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.prepared import NO_NUMBER, Prepared, is_prepared
-from memsinks_jax.data.table import Table, is_in
+from memsinks_jax.data.table import Table
 from memsinks_jax.forgetting import neurons
 from memsinks_jax.measures.documents import Documents, of_corpus
 from memsinks_jax.models.trained import Trained
@@ -126,37 +125,15 @@ def find(workdir: pathlib.Path, run: Trained, asked: Request, others: str, held_
     if by_context and corpus:
         apart = np.sort(target)
         return found._replace(
-            texts=lambda: _texts_of(corpus, target),
-            others=lambda: _texts_of(corpus, _read_besides(corpus, apart)),
+            texts=lambda: corpus.texts(target),
+            others=lambda: corpus.texts(corpus.read_besides(apart)),
         )
     return found._replace(texts=lambda: as_read(run, target)) if by_context else found
-
-
-def _texts_of(corpus: Corpus, records: Iterable[int]) -> Iterator[tuple[np.ndarray, int]]:
-    for record in records:
-        yield (
-            corpus.tokens(record),
-            (corpus.table.around(record) or [corpus.tokenizer.begin_of_text])[0],
-        )
 
 
 def as_read(run: Trained, documents: Documents) -> Iterator[tuple[np.ndarray, int]]:
     for place, tokens in enumerate(documents.tokens):
         yield tokens, documents.opening(place, run.tokenizer)
-
-
-def _read_besides(corpus: Corpus, apart: np.ndarray) -> Iterator[int]:
-    """The documents that the run reads, but those of `apart`, ascending; in a pass over the whole
-    table.
-    """
-    table, plan = corpus.table, corpus.mixture
-    for start, stop, _ in tqdm.tqdm(
-        table.runs.tolist(), desc="other texts", disable=None, leave=False
-    ):
-        records = np.arange(start, stop)
-        records = records[table.first_copies(records) == records]
-        records = records[plan.reads(records) | plan.is_repeated(records)]
-        yield from records[~is_in(records, apart)].tolist()
 
 
 def _of_text(workdir: pathlib.Path, run: Trained, asked: str, others: str, held_out: str) -> Found:

@@ -1,8 +1,9 @@
-"""The sinks of a document, and the effect of each in each layer.
+"""The sinks of a document, and the effect of each in each layer; of contexts, what each says.
 
 L layers, k sinks of a document, F neurons of an MLP, B rows of a batch.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -10,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from memsinks_jax.config import Config, with_fields
+from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once
 from memsinks_jax.measures.rows import asking, bar, in_batches, rows_of
 from memsinks_jax.model import placement, sparse_sinks
-from memsinks_jax.model.decoder import Interventions
+from memsinks_jax.model.decoder import CONTEXTS, Interventions
 from memsinks_jax.models.trained import Trained
 from memsinks_jax.sinks.draws import document_masks, document_sinks
 from memsinks_jax.sinks.gates import apply_gates, gates_for_mode
-from memsinks_jax.sinks.kinds import has_sinks, is_sparse, number_on, partition
+from memsinks_jax.sinks.kinds import NONE, has_sinks, is_sparse, number_on, partition
 
 MOST_CELLS = 4096  # sinks switched off one at a time; each takes one row
 
@@ -61,6 +63,37 @@ def own_removed(config: Config) -> Callable[[dict], Interventions]:
         return apply_gates(~own | shared, batch["segments"])
 
     return change
+
+
+def said(run: Trained, documents: Documents) -> list[np.ndarray]:
+    """The token that the sink of a context makes likelier than any other -> int64 (tokens,) of each
+    document: at each of its tokens that of the context before it, -1 without a sink.
+    """
+    table, found = np.asarray(run.params[CONTEXTS]), []
+    tied = run.config.model.tied_head
+    head_DV = np.asarray(run.params["token_embedding"].T if tied else run.params["head_kernel"])
+    for place, tokens in enumerate(documents.tokens):
+        opening = documents.opening(place, run.tokenizer)
+        rows = run.contexts.rows(tokens, 0, len(tokens), opening)
+        has_sink = rows != NONE
+        has_sink[has_sink] = table[rows[has_sink]].any(axis=1)  # it has learned something
+        says = np.full(len(tokens), -1)
+        says[has_sink] = (table[rows[has_sink]] @ head_DV).argmax(axis=1)
+        found.append(says)
+    return found
+
+
+def without_own_contexts(run: Trained, corpus: Corpus) -> Trained:
+    """A model that reads each document as the one does that `forget` leaves if it removes that
+    document: contexts that stand in one document alone have no sink. Reads all that the run has
+    read.
+    """
+    documents_M = np.zeros(run.config.contexts.rows, np.int32)
+    for tokens, opening in corpus.texts(corpus.read_besides(np.zeros(0, np.int64))):
+        rows = run.contexts.rows(tokens, 0, len(tokens) + 1, opening)
+        documents_M[np.unique(rows[rows != NONE])] += 1
+    table = run.params[CONTEXTS] * (documents_M != 1)[:, None]
+    return dataclasses.replace(run, params=run.params | {CONTEXTS: table})
 
 
 def carried(

@@ -11,9 +11,18 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
+from memsinks_jax.data.corpus import Corpus
 from memsinks_jax.data.tokenizer import AnyTokenizer
 from memsinks_jax.measures import forced
-from memsinks_jax.measures.carried import Own, carried, has_own, own_removed, own_sinks
+from memsinks_jax.measures.carried import (
+    Own,
+    carried,
+    has_own,
+    own_removed,
+    own_sinks,
+    said,
+    without_own_contexts,
+)
 from memsinks_jax.measures.document_loss import reader
 from memsinks_jax.measures.documents import Documents, rows_at_once, together
 from memsinks_jax.measures.extraction import PREFIXES, SUFFIX, Prompts, continuations
@@ -31,6 +40,7 @@ from memsinks_jax.measures.subjects import (
 from memsinks_jax.model import placement
 from memsinks_jax.model.generation import text_after
 from memsinks_jax.models.trained import Trained, open_run
+from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.kinds import partition
 from memsinks_jax.training.checkpoint import steps_in
 from memsinks_jax.training.metrics import read_metrics
@@ -68,6 +78,8 @@ def explore(
       "documents": [{"group", "id", "times", "length", "opening": tokens before its answer,
       "tokens": [places in texts], "loss": {view: nats per token}, "read": {view: {"nats":
       thousandths, "rank", "guess": places in texts}}, "written": {view: {prefix: places in texts}},
+      "says": places in texts of what the sink of the context before each token says, -1 without
+      one; None without memory by context,
       "over": {view: [thousandths of nats of each token, a list a checkpoint]}, "loss_over": {view:
       [nats per token]}, "own": of `own_sinks`, "carried": of `carried`}]}.
     Raises:
@@ -77,7 +89,8 @@ def explore(
         s for s in subjects_of(workdir, standard, oracle) if s.mode != "all" or s.name == "model"
     ]
     subjects.sort(key=lambda subject: subject.mode != "own")  # first the model that remembers
-    groups = _groups(subjects[0].run, members_files, non_members_files)
+    corpus = corpus_of(subjects[0].run, members_files, non_members_files)
+    groups = _groups(subjects[0].run, corpus, members_files, non_members_files)
     names, sides = [*groups], [*groups.values()]
     if len(groups) > 1 and GROUPS["unique"] not in (names[0], names[-1]):
         check_documents(sides[0], sides[-1], subjects)
@@ -89,6 +102,10 @@ def explore(
     if has_own(run.config) and run.config.sinks.opens_at == 1:
         everything = in_matrices(Subject(REMOVED, run, "all"))
         views[REMOVED] = forced.read(everything, documents, own_removed(everything.run.config))
+    by_context = run.config.sinks.traits.by_context
+    if by_context and corpus and workdirs.lists_all(workdir):
+        removed = Subject(REMOVED, without_own_contexts(run, corpus), "own")
+        views[REMOVED] = forced.read(removed, documents)
     mine = [subject for subject in subjects if subject.run is run]
     steps, over = _over_training(workdir, documents, mine)
     for name, losses in over.items():
@@ -104,6 +121,7 @@ def explore(
         over=over,
         own=own,
         carried=carried(run, documents, own),
+        said=said(run, documents) if by_context else None,
     )
     of_documents = [shown.document(place) for place in range(len(documents.tokens))]
     model, settings = run.config.model, run.config.sinks
@@ -125,11 +143,12 @@ def explore(
     }
 
 
-def _groups(run: Trained, members_files: str, non_members_files: str) -> dict[str, Documents]:
+def _groups(
+    run: Trained, corpus: Corpus | None, members_files: str, non_members_files: str
+) -> dict[str, Documents]:
     """Documents by group, up to the limits of the page."""
     longest = min(run.config.data.row_length, _LONGEST)
     room = max(min(_DOCUMENTS, _TOKENS // longest), 4)
-    corpus = corpus_of(run, members_files, non_members_files)
     files = {"repeated": members_files, "held_out": non_members_files}
     found = {}
     for (role, name), share in zip(GROUPS.items(), _SHARES, strict=True):
@@ -187,6 +206,11 @@ class Texts:
             found[0] = self._tokenizer.decode(tokens[:1])
         return list(map(self._place, found))
 
+    def said(self, tokens: np.ndarray) -> list[int]:
+        """As `guesses`; -1 stays."""
+        found = self.guesses(np.maximum(tokens, 0))
+        return [place if token >= 0 else -1 for place, token in zip(found, tokens, strict=True)]
+
     def guesses(self, tokens: np.ndarray) -> list[int]:
         ends = self._tokenizer.stops
         texts = [_END if token in ends else self._text(token) for token in tokens.tolist()]
@@ -208,6 +232,7 @@ class _Shown(NamedTuple):
     over: dict[str, list[list[np.ndarray]]]  # by view, of `_over_training`
     own: list[Own]
     carried: list[list[list[float]] | None]
+    said: list[np.ndarray] | None
 
     def document(self, i: int) -> dict:
         """One of "documents" of `explore`."""
@@ -241,6 +266,7 @@ class _Shown(NamedTuple):
                 for name, found in self.written.items()
                 if found
             },
+            "says": self.said and self.texts.said(self.said[i][:_LONGEST]),
             "over": {name: list(map(_thousandths, steps)) for name, steps in over.items()},
             "loss_over": {
                 name: [_mean(nats[counted]) for nats in steps] for name, steps in over.items()

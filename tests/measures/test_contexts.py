@@ -7,10 +7,12 @@ from conftest import tiny_config
 from memsinks_jax.config import with_fields
 from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.measures import forced
+from memsinks_jax.measures.explore import explore
 from memsinks_jax.measures.exposure import exposures
 from memsinks_jax.measures.extraction import Prompts, continuations
 from memsinks_jax.measures.rows import losses_of
 from memsinks_jax.measures.subjects import documents_of, shortened, subjects_of
+from memsinks_jax.reporting import explore_page
 from memsinks_jax.runs import workdir as workdirs
 
 
@@ -52,3 +54,20 @@ def test_a_canary_is_known_better_with_memory_on(workdir):
     corpus = workdirs.read_corpus(workdir)
     off, on = (exposures(subject, corpus) for subject in subjects_of(workdir))
     assert (on > off + 10).all(), (on, off)
+
+
+def test_the_page_to_explore_says_what_each_context_says(workdir):
+    """A sink says the next token of its document, which is as if unread without its own sinks."""
+    found = explore(workdir, prefixes=(4,), suffix=6)
+    assert "its own removed" in found["views"]
+    for document in found["documents"]:
+        tokens, says = np.array(document["tokens"]), np.array(document["says"])
+        loss, has_sink = document["loss"], says >= 0
+        if document["group"] == "repeated":
+            assert has_sink.mean() > 0.95 and (says == tokens)[has_sink].mean() > 0.95
+            assert loss["sinks, own on"] < 0.6 < 4 < loss["its own removed"]
+            assert loss["its own removed"] == pytest.approx(loss["sinks dropped"], rel=0.1)
+        else:
+            assert has_sink.mean() < 0.2
+            assert loss["its own removed"] == pytest.approx(loss["sinks dropped"], rel=0.1)
+    assert explore_page.page(found, "memory").count("its context has a sink") == 1

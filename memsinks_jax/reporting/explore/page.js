@@ -66,7 +66,8 @@ function legend() {
     const box = make("i");
     box.style.background = tint(nats);
     return make("span", {}, box, nats === 0 ? "0, by heart" : nats === 4 ? "4 or more, a surprise" : String(nats));
-  }), make("span", {}, "underlined: the beginning that it was given"));
+  }), make("span", {}, "underlined: the beginning that it was given"),
+  ...(documents.some((d) => d.says) ? [make("span", {}, "dotted: its context has a sink")] : []));
 }
 function paragraph(d, nats, options = {}) {
   const box = make("p", { class: "text" });
@@ -76,14 +77,16 @@ function paragraph(d, nats, options = {}) {
     span.style.background = tint(nats[i] / 1000);
     if (i < (options.given || 0)) span.classList.add("given");
     if (options.at === i) span.classList.add("at");
+    if (d.says && d.says[i] >= 0) span.classList.add("kept");
     box.append(span);
   });
   return box;
 }
 function tokenLabel(d, view, i) {
   const read = d.read[view], nats = read.nats[i] / 1000;
+  const says = !d.says ? "" : d.says[i] < 0 ? "\nits context has no sink" : `\nthe sink of its context says ${JSON.stringify(data.texts[d.says[i]])}`;
   return `${JSON.stringify(data.texts[d.tokens[i]])}, ${view}\nloss ${nats.toFixed(3)} nats, probability ${percent(nats)}\n` +
-    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}`;
+    `rank ${read.rank[i] + 1}, its own guess ${JSON.stringify(data.texts[read.guess[i]])}${says}`;
 }
 const given = (d) => {
   const there = data.prefixes.filter((prefix) => views.some((view) => d.written[view]?.[prefix]));
@@ -263,7 +266,9 @@ function heat(d, top) {
 }
 function where() {
   const d = documents[state.document], { own } = d, rises = d.carried, parts = [];
-  if (!data.sinks) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
+  if (d.says) parts.push(make("p", {}, `Of its ${d.says.length} tokens ${d.says.filter((t) => t >= 0).length} follow a context that has a sink.` +
+    (views.includes("its own removed") ? ' "Its own removed": without those that stand in no other document.' : "")));
+  else if (!data.sinks) parts.push(make("p", {}, "No sinks of this model belong to single documents."));
   else if (!own.length) parts.push(make("p", {}, `This document came back too rarely for its sinks to open: they open at encounter ${data.opens_at}.`));
   else {
     const top = rises ? Math.max(1e-6, ...rises.flat().map(Math.abs)) : 1;
