@@ -257,9 +257,9 @@ def side(build, family, kind, shape):
     try:
         yield ask
     finally:
-        here.close()
-        process.terminate()
+        process.terminate()  # it waits at the pipe, whose end would be an error there
         process.join()
+        here.close()
 
 
 def compare(sides, shape, rounds, seconds):
