@@ -112,11 +112,18 @@ def claims_table(claims: list[Claim]) -> tuple[list[str], list[list[str]]]:
 
 
 def claims_section(claims: list[Claim]) -> list[str]:
-    """Heading and HTML of the same table."""
-    columns, rows = claims_table(claims)
+    """Heading and HTML of the same table; what is not decided follows, by its reason."""
+    columns, rows = claims_table([claim for claim in claims if not claim.undecided])
+    reasons: dict[str, list[str]] = {}
+    for claim in filter(lambda claim: claim.undecided, claims):
+        reasons.setdefault(claim.undecided, []).append(claim.statement)
     return [
         heading(f"Claims: {summary(claims)}"),
         table(columns, [list(map(text, row)) for row in rows], CLAIM_KINDS[: len(columns)]),
+        *(
+            paragraph(f"Not decided, since {why}: {'; '.join(of)}.", "note")
+            for why, of in reasons.items()
+        ),
     ]
 
 

@@ -162,7 +162,7 @@ def test_a_measure_that_a_run_lacks_is_said(tmp_path):
         assert (claim.holds, claim.measured, claim.undecided) == (None, None, why)
         assert Claim.from_dict(json.loads(json.dumps(claim.to_dict()))).to_dict() == claim.to_dict()
         assert report.claims_table([claim])[1][0][-2:] == ["–", f"not decided: {why}"]
-        assert '<td class="note">not decided' in "".join(report.claims_section([claim]))
+        assert '<p class="note">Not decided, since ' in "".join(report.claims_section([claim]))
     known = dataclasses.replace(runs[0], details={"half": None})
     (claim,) = Table([known]).claims("c | text | detail(one, 'half') >= 0")
     assert claim.undecided == "half has no value"
