@@ -232,8 +232,8 @@ def plan_mixture(config: Config, table: Table) -> Mixture:
 def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
-    The documents of `data.files` come first, with all their repeats, whatever `data.repeats_at_most` is, so
-    that variants also share the general documents. Sources with a number of documents are next.
+    The documents of `data.files` come first, with all their repeats, whatever
+    `data.repeats_at_most` is, so that variants also share the general documents. Sources with a number of documents are next.
     Shares fill the rest of `general.token_budget`. The seed draws which documents of a source are
     taken.
     """

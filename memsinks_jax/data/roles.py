@@ -173,7 +173,8 @@ def take(
 
 
 def draw_roles(data: DataConfig, table: Table, seed: int) -> Roles:
-    """Draws the roles. They depend neither on `data.repeats_at_most` nor on copies, so variants share them.
+    """Draws the roles. They depend neither on `data.repeats_at_most` nor on copies, so variants
+    share them.
 
     Raises:
       InputError: fewer documents than the plan needs.

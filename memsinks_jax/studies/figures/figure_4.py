@@ -1,8 +1,9 @@
 """Figure 4: sinks train as well as standard training with repeats, and do not recite once dropped.
 
 4a and 4b: held-out and repeated loss for standard training, training without repeats, sinks as in
-the paper, sinks that open when a document comes back, and memory by context. Two controls are not in the paper: a
-standard model of the width that is left after dropping, and ordinary dropout of the same neurons.
+the paper, sinks that open when a document comes back, and memory by context. Two controls are not
+in the paper: a standard model of the width that is left after dropping, and ordinary dropout of the
+same neurons.
 4c: sinks against post-hoc methods, in the plane of forgetting and degradation. For sinks and for
 the model without repeats, "before" is the standard model (as in the paper's caption).
 """
