@@ -3,6 +3,14 @@
 TOFU has full.jsonl and forget10_perturbed.jsonl. OUT gets read.jsonl, all questions about six
 authors with their answers, eight times each; stored.jsonl, the same once; reworded.jsonl, the same
 in other words; unread.jsonl, reworded questions about the other authors. DRAW chooses the authors.
+
+Each file is prepared (--prompt_field=question --text_field=answer --near_duplicates=none
+--tokenizer=MODEL). Training reads the first, the others are measured:
+
+    python -m memsinks_jax.train --config=configs/finetune.py:context --workdir=RUN \\
+      --config.model.initial=MODEL --config.data.files=PREPARED --config.data.ids=content \\
+      --config.data.repeated_documents=-1 --config.training.epochs=1
+    python -m memsinks_jax.evaluate --workdir=RUN --files=PREPARED --sinks=own
 """
 
 import json
