@@ -237,7 +237,10 @@ def _page(
 def _print_summary(figure: Figure, runs: list[Run], claims: list[Claim], out: pathlib.Path) -> None:
     print(report.plain_table(*figure.final_numbers(runs)), file=sys.stderr)
     print(figure.note_text(runs), file=sys.stderr)
-    print("\n" + report.plain_table(*report.claims_table(claims)), file=sys.stderr)
+    decided = [claim for claim in claims if not claim.undecided]
+    print("\n" + report.plain_table(*report.claims_table(decided)), file=sys.stderr)
+    if len(decided) < len(claims):
+        print(f"{len(claims) - len(decided)} more claims are not decided", file=sys.stderr)
     print(f"\nreport: {out / 'index.html'}", file=sys.stderr)
 
 

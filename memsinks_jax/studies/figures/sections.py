@@ -82,7 +82,7 @@ def token_by_token(runs: list[Run], out: pathlib.Path) -> list[str]:
     if not (ours := _ours(places)):
         return []
     try:
-        oracle = places.get("no_repeat")
+        oracle = places.get("no_repeat", places.get("no_repeat_steps"))
         found = explore(places[ours], standard=places.get("standard"), oracle=oracle)
     except InputError as error:
         return [note(f"No page of documents, token by token: {error}.")]
