@@ -233,9 +233,9 @@ def _fill_up(plan: Mixture, config: Config) -> Mixture:
     """Chooses documents of the general sources (paper appendix I: "then filled with SlimPajama").
 
     The documents of `data.files` come first, with all their repeats, whatever
-    `data.repeats_at_most` is, so that variants also share the general documents. Sources with a number of documents are next.
-    Shares fill the rest of `general.token_budget`. The seed draws which documents of a source are
-    taken.
+    `data.repeats_at_most` is, so that variants also share the general documents. Sources with a
+    number of documents are next. Shares fill the rest of `general.token_budget`. The seed draws
+    which documents of a source are taken.
     """
     table, data, budget = plan.table, plan.data, config.general.token_budget
     asked = general_sources(config.general)
