@@ -360,7 +360,8 @@ def _create(workdir: pathlib.Path, config: Config, corpus: Corpus, initial: Stor
         keep(initial.origin, folder, config.model.initial)
 
     known = initial.nearest if corpus.groups else None
-    workdirs.create(workdir, config, corpus, known, initial.weights_name, finish)
+    weights = {"name": initial.weights_name, "touched": initial.weights_touched}
+    workdirs.create(workdir, config, corpus, known, weights, finish)
 
 
 def _initial(config: Config, corpus: Corpus, shapes: dict) -> tuple[dict, np.ndarray]:

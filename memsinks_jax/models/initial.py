@@ -67,7 +67,11 @@ def check_unchanged(workdir: pathlib.Path, place: str) -> None:
     """
     if not pathlib.Path(place).exists():
         return
-    if Stored(pathlib.Path(place)).weights_name != workdirs.read_initial(workdir):
+    before, there = workdirs.read_initial(workdir), Stored(pathlib.Path(place))
+    # Its weights are read only if their files were touched: a resume would wait for them.
+    if not there.is_run and there.weights_touched == before["touched"]:
+        return
+    if there.weights_name != before["name"]:
         raise InputError(
             f"config.model.initial={place} has other weights now than those that {workdir} started "
             "from; put them back, or use another --workdir"

@@ -83,9 +83,20 @@ class Stored:
         if self.is_run:
             return workdirs.newest_weights(self.place)
         folder = self.place.parent if self._is_gguf else self.place
-        paths = [self.place] if self._is_gguf else sorted(folder.rglob("*.safetensors"))
-        found = seal.checksums(folder, [str(path.relative_to(folder)) for path in paths])
+        found = seal.checksums(folder, list(self.weights_touched))
         return hashlib.sha256(json.dumps(list(found.items())).encode()).hexdigest()
+
+    @property
+    def weights_touched(self) -> dict[str, list[int]]:
+        """{file of weights: [size in bytes, time of its last change in ns]} of a folder; empty for
+        a run.
+        """
+        if self.is_run:
+            return {}
+        folder = self.place.parent if self._is_gguf else self.place
+        paths = [self.place] if self._is_gguf else sorted(folder.rglob("*.safetensors"))
+        found = {str(path.relative_to(folder)): path.stat() for path in paths}
+        return {name: [of.st_size, of.st_mtime_ns] for name, of in found.items()}
 
     @functools.cached_property
     def tokenizer(self) -> AnyTokenizer:

@@ -87,14 +87,14 @@ def create(
     config: Config,
     corpus: Corpus,
     known: Nearest | None = None,
-    initial: str = "",
+    initial: dict | None = None,
     finish: Callable[[pathlib.Path], None] = lambda folder: None,
 ) -> None:
     """Writes the initial files of a run. A folder gets the workdir's name only once it is complete.
 
     Args:
       known: what finds the groups of the model that the run starts from.
-      initial: names that model's weights.
+      initial: what `read_initial` returns of that model.
       finish: writes what else the run takes from that model.
     """
     try:
@@ -150,12 +150,12 @@ def lists_all(workdir: pathlib.Path) -> bool:
     return _read_about(workdir)["lists_all"]
 
 
-def read_initial(workdir: pathlib.Path) -> str:
-    """Names the weights of the model that the run started from."""
+def read_initial(workdir: pathlib.Path) -> dict:
+    """{"name", "touched"} of `Stored`, of the weights that the run started from."""
     return _read_about(workdir)["initial"]
 
 
-def _about(corpus: Corpus, initial: str) -> str:
+def _about(corpus: Corpus, initial: dict | None) -> str:
     about = {
         "fingerprints": corpus.fingerprints,
         "records": len(corpus.table),

@@ -22,11 +22,12 @@ from memsinks_jax.loop import train_and_evaluate
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.importing import import_model
-from memsinks_jax.models.initial import inherit
+from memsinks_jax.models.initial import check_unchanged, inherit
 from memsinks_jax.models.origin import front_matter, open_chat, source_of
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
+from memsinks_jax.training import seal
 
 PAD, START, END, EOT = range(600, 604)
 TEMPLATE = (
@@ -182,6 +183,24 @@ def test_a_run_stops_where_its_initial_model_does(theirs, text, tmp_path):
     first = Stored(theirs)
     loop._create(tmp_path / "run", config, loop._new_corpus(config, first), first)
     assert workdirs.read_tokenizer(tmp_path / "run").stops == (END, EOT)
+
+
+def test_a_run_knows_its_initial_model_again(theirs, text, tmp_path, monkeypatch):
+    """By its weights, which are read only if their files were touched."""
+    fields = {"model.initial": str(theirs), "sinks.kind": "none", "data.files": str(text)}
+    fields |= {"data.unique_documents": 20}
+    config, first = inherit(with_fields(tiny_config(), fields), given=fields.keys()), Stored(theirs)
+    loop._create(tmp_path / "run", config, loop._new_corpus(config, first), first)
+    copy = shutil.copytree(theirs, tmp_path / "copy", copy_function=shutil.copyfile)
+    check_unchanged(tmp_path / "run", str(copy))
+    with monkeypatch.context() as patch:
+        patch.setattr(seal, "checksums", lambda *_: pytest.fail("the weights are read"))
+        check_unchanged(tmp_path / "run", str(theirs))
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\1")
+    with expect_input_error("copy has other weights now than those that .*run started from"):
+        check_unchanged(tmp_path / "run", str(copy))
 
 
 def test_a_card_says_what_is_known(tmp_path):
