@@ -177,7 +177,8 @@ class Contexts:
       keys: uint64 (n,), ascending; the row of keys[i] is i.
       length: `contexts.length`.
       letters: of `letters_of`.
-      places: how many positions of an epoch they have, if they were found just now.
+      places: how many positions of an epoch they have, if they were found just now; of a prepared
+        corpus those of held-out documents too.
     """
 
     def __init__(self, keys: np.ndarray, length: int, letters: np.ndarray, places: int = 0):
