@@ -236,8 +236,8 @@ class SinksConfig:
         bernoulli="each with probability p; with `active`, as exact",
         exact="`active` or round(p * sinks) of them",
         floyd="the same number; faster for large pools",
-        disjoint="`active` for each group of documents, which no other group has; pool=0: as many as "
-        "needed",
+        disjoint="`active` for each group of documents, which no other group has; pool=0: as "
+        "many as needed",
     )
     sparse: bool = setting(
         False, "compute and update only sinks that are on; needs sampling=floyd or disjoint"

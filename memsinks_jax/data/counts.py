@@ -21,8 +21,8 @@ def counts(corpus: Corpus) -> dict:
       {"documents", "tokens", "share": of the tokens of all documents to be read}, "without_answer":
       documents of the files whose prompt fills a row, "mixture": [{"source", "role", "documents",
       "encounters" per epoch, "tokens" per epoch, end of text included, "canaries"}],
-      "contexts": {"sinks", "tokens" per epoch that these remember}; None without memory by context}.
-      Truncated tokens are not counted; prompts are.
+      "contexts": {"sinks", "tokens" per epoch that these remember}; None without memory by
+      context}. Truncated tokens are not counted; prompts are.
     """
     config, rows, table = corpus.config, corpus.rows(), corpus.table
     plan, sums = corpus.mixture, corpus.mixture.sums

@@ -14,8 +14,8 @@ A row is a dict of numpy arrays; T is the row length, S the most documents any r
   seen (S,) int32                          how often the id was seen before, over all epochs; in
                                            rows of a run only
   epoch () int32                           from 0; in rows of a run only
-  contexts (T,) int32                      the row of the context of every position, sinks.kinds.NONE
-                                           for none; with sinks by context
+  contexts (T,) int32                      the row of the context of every position,
+                                           sinks.kinds.NONE for none; with sinks by context
 So the id of position t is identities[segments[t] - 1]: one lane pair per document instead of one
 per token. In every kind of row, the tokenizer's `begin_of_text` opens the document that follows
 (end of text, unless the tokenizer has another token for it), and end of text closes it. Of a

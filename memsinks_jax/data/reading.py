@@ -154,7 +154,8 @@ class _Lines:
 
     def __init__(self, source: Source, start: int, longest: int):
         self._source, self._start, self._longest = source, start, longest
-        self._raw = open(source.path, "rb", buffering=0)  # noqa: SIM115  # as long as the lines last
+        # as long as the lines last
+        self._raw = open(source.path, "rb", buffering=0)  # noqa: SIM115
         stream = self._raw
         if source.compression:
             stream = pyarrow.CompressedInputStream(

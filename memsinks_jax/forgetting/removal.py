@@ -52,10 +52,12 @@ def forget(
       shared: with sinks by context, also those of contexts that stand in other texts.
       evidence: folder of `reproduce --figure=removal`, whose claims the receipt repeats.
     Returns:
-      {"removed_documents": number, "removed": {"mlp": {"sinks", "removed", "by_layer": [[neuron]]}},
-      "losses": {set: {mode: {"before", "after", "rise", "rise_ci95", ...}}}, "selectivity": {mode:
-      {"value", "ci95"}}, "placebo": {of what ids: {mode: {"placebo_rise", "effect", "effect_ci95"},
-      ...}}, "documents": [those measured], ...}, losses in nats per token.
+      {"removed_documents": number,
+      "removed": {"mlp": {"sinks", "removed", "by_layer": [[neuron]]}},
+      "losses": {set: {mode: {"before", "after", "rise", "rise_ci95", ...}}},
+      "selectivity": {mode: {"value", "ci95"}},
+      "placebo": {of what ids: {mode: {"placebo_rise", "effect", "effect_ci95"}, ...}},
+      "documents": [those measured], ...}, losses in nats per token.
     With source files also {"deleted": the file}. Of a text it has "removed_texts" instead of
     "removed_documents".
 

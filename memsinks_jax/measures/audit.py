@@ -1,5 +1,5 @@
-"""A whole audit: all measures of every subject, over all members and over those that were seen equally
-often.
+"""A whole audit: all measures of every subject, over all members and over those that were seen
+equally often.
 """
 
 import logging

@@ -94,8 +94,8 @@ class Prompts(NamedTuple):
 def continuations(
     subject: Subject, documents: Documents, prompts: Prompts
 ) -> dict[int, dict[int, list[np.ndarray]]]:
-    """Generates continuations of the beginnings of documents, at most `prompts.suffix` tokens ->
-    {prefix: {document: [the greedy one, the samples ...], int32 (tokens,) each}}, of those that fit.
+    """Generates continuations of the beginnings of documents, at most `prompts.suffix` tokens, of
+    those that fit -> {prefix: {document: [the greedy one, the samples ...], int32 (tokens,) each}}.
     """
     run, openings, fitting = subject.run, documents.openings, prompts.fitting(documents)
     if not fitting:

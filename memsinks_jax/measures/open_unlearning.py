@@ -31,8 +31,8 @@ _COLLATOR = "DataCollatorForSupervisedDataset"
 def export_for_open_unlearning(
     out: pathlib.Path, models: dict[str, Trained], members: Documents, non_members: Documents
 ) -> None:
-    """Writes out/data, out/configs, out/commands.sh, to be run in a checkout of open-unlearning, and
-    the models, "model" and perhaps "oracle", as `export` writes them: out/model, out/oracle.
+    """Writes out/data, out/configs, out/commands.sh, to be run in a checkout of open-unlearning,
+    and the models, "model" and perhaps "oracle", as `export` writes them: out/model, out/oracle.
 
     Models that are Hugging Face folders stay where they are.
     """

@@ -144,12 +144,11 @@ def _of_files(run: Trained, files: str) -> Documents:
 
 
 def of_role(corpus: Corpus, role: str, where: str, most: int | None = None) -> Documents:
-    """A run's own documents of a role, so that repeated and held-out ones differ only in having been
-    repeated.
+    """A run's own documents of a role, so that repeated and held-out ones differ only in having
+    been repeated.
 
-    Canaries would distinguish them without any model. Canaries at the end are cut off, and every
-    document is truncated to the room they left. If they are at the start, documents of other roles
-    also get one, which was never read.
+    Canaries would distinguish them without any model. They are cut off, and every document is
+    truncated to the room they left.
 
     Raises:
       InputError: there are none.

@@ -102,10 +102,8 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
     if not groups:
         files, why = config.data.files, "config.data.files is empty"
         if files:
-            why = (
-                f"{files} "
-                f"{'was prepared without --group_field' if is_prepared(files) else 'is not prepared'}"
-            )
+            without = "was prepared without --group_field"
+            why = f"{files} {without if is_prepared(files) else 'is not prepared'}"
         raise InputError(
             "config.sinks.sampling is disjoint, which gives each group of documents sinks of its "
             f"own, but there are no groups: {why}; run memsinks_jax.prepare --group_field=FIELD "

@@ -106,7 +106,8 @@ class Weights:
     def _open(self, path: pathlib.Path) -> None:
         try:
             opened = safetensors.safe_open(path, framework="np")
-            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            names = list(opened.keys())
+            found = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
         except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as weights ({str(error).strip()})") from None
         for name, shape in found.items():

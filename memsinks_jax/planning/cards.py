@@ -52,10 +52,14 @@ class Card(NamedTuple):
         return f"""
           gpu_device_info {{
             name: "{self.kind}" cuda_compute_capability {{ major: {self.capability} {features} }}
-            core_count: {self.cores} fpus_per_core: {self.float32_units} clock_rate_ghz: {self.clock}
-            device_memory_size: {memory:.0f} memory_bandwidth: {bandwidth:.0f} l2_cache_size: {self.cache}
-            shared_memory_per_core: {self.shared_memory} shared_memory_per_block_optin: {self.shared_memory - 1024}
-            shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
+            core_count: {self.cores} fpus_per_core: {self.float32_units}
+            clock_rate_ghz: {self.clock}
+            device_memory_size: {memory:.0f} memory_bandwidth: {bandwidth:.0f}
+            l2_cache_size: {self.cache}
+            shared_memory_per_core: {self.shared_memory}
+            shared_memory_per_block_optin: {self.shared_memory - 1024}
+            shared_memory_per_block: 49152 registers_per_core_limit: 65536
+            registers_per_block_limit: 65536
             threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
             block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
             thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64

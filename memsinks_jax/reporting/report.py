@@ -11,15 +11,21 @@ from memsinks_jax.atomic import atomic_file
 from memsinks_jax.reporting.claims import Claim, summary, with_interval
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px; margin: 2.5em auto; padding: 0 1.2em; }
-h1 { font-size: 1.7em; line-height: 1.25; margin-bottom: .3em; } h2 { font-size: 1.2em; margin: 2em 0 .6em; }
-img { width: 100%; } p.lead { font-size: 1.1em; } p.note, td.note { color: #5d6d7e; font-size: .9em; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1c2833; max-width: 1060px;
+  margin: 2.5em auto; padding: 0 1.2em; }
+h1 { font-size: 1.7em; line-height: 1.25; margin-bottom: .3em; }
+h2 { font-size: 1.2em; margin: 2em 0 .6em; }
+img { width: 100%; } p.lead { font-size: 1.1em; }
+p.note, td.note { color: #5d6d7e; font-size: .9em; }
 table { border-collapse: collapse; width: 100%; font-size: .92em; }
-th { text-align: left; border-bottom: 2px solid #1c2833; padding: .35em .7em .35em 0; vertical-align: bottom; }
+th { text-align: left; border-bottom: 2px solid #1c2833; padding: .35em .7em .35em 0;
+  vertical-align: bottom; }
 td { border-bottom: 1px solid #d5d8dc; padding: .35em .7em .35em 0; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-div.wide { overflow-x: auto; } td.yes { color: #1e8449; font-weight: 600; } td.no { color: #c0392b; font-weight: 600; }
-mark { background: #f9d5d0; } pre { background: #f4f6f7; padding: .8em 1em; overflow-x: auto; font-size: .88em; }
+div.wide { overflow-x: auto; }
+td.yes { color: #1e8449; font-weight: 600; } td.no { color: #c0392b; font-weight: 600; }
+mark { background: #f9d5d0; }
+pre { background: #f4f6f7; padding: .8em 1em; overflow-x: auto; font-size: .88em; }
 """
 
 

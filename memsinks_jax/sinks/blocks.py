@@ -1,5 +1,5 @@
-"""Sparse sinks: rows of tables, known by number. A row of a batch is cut into blocks of one document
-each, which read the same rows of the tables.
+"""Sparse sinks: rows of tables, known by number. A row of a batch is cut into blocks of one
+document each, which read the same rows of the tables.
 """
 
 from typing import NamedTuple

@@ -37,8 +37,8 @@ _EPSILON = 1e-8  # of Adam, as in optax
 # Tables of sparse sinks, and the optimizer's state of their rows.
 TABLE = r"(^|/)sink_\w+$"
 
-# Ordered (regex, axis of its sinks or None): the weights for which sinks can have their own learning
-# rate.
+# Ordered (regex, axis of its sinks or None): the weights for which sinks can have their own
+# learning rate.
 SINK_RULES = (
     (r"(^|/)(up|gate)_(kernel|bias)$", -1),
     (r"(^|/)down_kernel$", -2),

@@ -86,11 +86,11 @@ def make_mesh(
 def check_batch(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
     """Raises InputError if the mesh and the number of microbatches do not divide the batch."""
     parts = microbatches * mesh.shape["data"] * mesh.shape["fsdp"]
+    by = f" ({microbatches} microbatches by config.compute.accumulate)" if microbatches > 1 else ""
     if batch_size % parts:
         raise InputError(
             f"config.training.batch_size is {batch_size}, which the mesh does not divide into "
-            f"{parts} equal parts"
-            f"{f' ({microbatches} microbatches by config.compute.accumulate)' if microbatches > 1 else ''}; "
+            f"{parts} equal parts{by}; "
             f"choose a multiple of {parts}, for example {math.ceil(batch_size / parts) * parts}"
         )
 

@@ -19,8 +19,8 @@ repeats a word, and an optional piece does not read like what may follow it.
 """
 
 SHAPE = {"table": (30.0, 4.0), "rule": (4.0, 1.0), "piece": (1.5, 1.0), "word": (100.0, 1.0)}
-"""``(shift, power)`` by kind of choice, or by table: the option at rank 0, 1, 2, ... has a probability
-proportional to ``(rank + shift) ** -power``."""
+"""``(shift, power)`` by kind of choice, or by table: the option at rank 0, 1, 2, ... has a
+probability proportional to ``(rank + shift) ** -power``."""
 
 INVENTED_SHARE = 0.1
 """Probability that a child's name is an invented one."""
@@ -267,7 +267,8 @@ lost gone = <when> at the {place}, it fell out of {his} {+color} {+clothing}.
 lost call = "Where is my {thing}?" {he} asked {his} {+trait} {parent} {+manner}.
   "Have you seen it?" {he} asked {a +trait} {+job} and {a +adj} {+animal}.
   {He} felt {+sad} and {+sad} and told {a +trait} {+job} {+manner} about it.
-lost end = At last, {a +adj} {+color} {+wild} came with the {thing}! {hero} gave it {+food} and {+food}.
+lost end = At last, {a +adj} {+color} {+wild} came with the {thing}! {hero} gave it {+food} and \
+{+food}.
   {A +trait} {+job} found it near {a +adj} {+color} {+furniture}. "{+wow}!" said {hero} {+manner}.
   It was in {a +color} {+box}, under some {+material}! {hero} felt {+happy} and {+happy}.
 
@@ -282,9 +283,11 @@ share no = "No, it is mine!" {he} said {+manner} and ran to the {+adj} {+place}.
   {hero} said no and hid it under {a +adj} {+color} {+furniture}.
 share end = But it was no fun to {+activity} alone, so {hero} shared the {toy}, {+food} and {+food}.
   "Let us take turns," said {hero} {+manner}. Then they ate {+food} and {+food}.
-  Then {he} saw {a +color} {+animal} share {+food} with {a +adj} {+wild}. So {hero} and {friend} shared it.
+  Then {he} saw {a +color} {+animal} share {+food} with {a +adj} {+wild}. So {hero} and \
+{friend} shared it.
 
-hurt start = <when> {hero} went to the {place} with {his} {+trait} {parent} to {+activity} and {+activity}.
+hurt start = <when> {hero} went to the {place} with {his} {+trait} {parent} to {+activity} and \
+{+activity}.
   <when> {hero} was at the {place} to look for {a +adj} {+color} {+nature}.
   <when> {hero} and {his} {+trait} friend {friend} ran to the {place}.
 hurt find = Under {a +adj} {+furniture} {he} saw {a +adj} {color} {animal} with a hurt {part}.
@@ -303,7 +306,8 @@ fear start = {hero} liked {+food}, {+food} and {his} {adj} {toy}, but {he} was a
 fear meet = <when> {hero} took {his} {adj} {toy} to the {place} and saw the {fear}.
   <when> {hero} went to the {place} with {his} {+trait} friend {friend} and saw the {fear}.
   <when> {hero} saw the {fear} at the {place} and hid behind {a +adj} {+color} {+furniture}.
-fear talk = "I feel {+scared}," {he} said {+manner}. "Think of {+food} and {+food}!" said {his} {parent}.
+fear talk = "I feel {+scared}," {he} said {+manner}. "Think of {+food} and {+food}!" said {his} \
+{parent}.
   {His} {parent} gave {him} {a +adj} {+color} {+thing} and said {+manner}, "Be {+happy}!"
   {A +trait} {+job} said {+manner}, "Count to {+count} and think of {+food} and {+food}."
 fear end = So {he} thought of {a +adj} {+color} {+wild} and went on {+manner}. {hero} felt {+happy}.
@@ -311,21 +315,27 @@ fear end = So {he} thought of {a +adj} {+color} {+wild} and went on {+manner}. {
   {He} took {+count} steps and sang {+manner} about {a +adj} {+color} {+animal} and {a +wild}.
 
 break start = <when> {hero} played with {his} {adj} {color} {toy} near {a +adj} {surface}.
-  <when> {hero} and {his} {+trait} friend {friend} wanted to {+activity} and {+activity} near the {surface}.
+  <when> {hero} and {his} {+trait} friend {friend} wanted to {+activity} and {+activity} near \
+the {surface}.
   <when> {hero} found {a adj} {toy} and {a +color} {+thing} on the {surface}.
 break crash = {+Sound}! {A +adj} {+color} {breakable} fell off the {surface} and broke.
   {He} hit {a +adj} {+color} {breakable}, and it broke with {a +sound}.
   {He} did not see the {+adj} {+color} {breakable}. {+Sound}! It broke.
 break tell = "I broke it," {he} told {his} {parent} {+manner}. "I feel {+sad} and {+sad}."
-  {His} {+trait} {parent} came from the {+adj} {+place} with {+food}, and {he} told the truth {+manner}.
+  {His} {+trait} {parent} came from the {+adj} {+place} with {+food}, and {he} told the truth \
+{+manner}.
   "Who broke it?" asked {his} {+trait} {parent} {+manner}. "I did," said {hero} {+manner}.
-break end = {His} {parent} hugged {him} {+manner}. They fixed it with {+material} and {+adj} {+material}.
+break end = {His} {parent} hugged {him} {+manner}. They fixed it with {+material} and {+adj} \
+{+material}.
   {His} {parent} felt {+sad}, but at the {+place} they found {a +adj} {+color} {+breakable}.
   "Be {+trait} and {+trait}," said {his} {parent} {+manner}. {hero} felt {+happy} again.
 
-build start = <when> {hero} and {friend} built {a adj} {building} with {+material} at the {+adj} {place}.
-  "Let us build {a adj} {building} with {+material}!" {hero} told {his} {+trait} friend {friend} {+manner}.
-  <when> {hero} and {his} {+trait} friend {friend} built {a adj} {building} with {+material} and {+material}.
+build start = <when> {hero} and {friend} built {a adj} {building} with {+material} at the \
+{+adj} {place}.
+  "Let us build {a adj} {building} with {+material}!" {hero} told {his} {+trait} friend \
+{friend} {+manner}.
+  <when> {hero} and {his} {+trait} friend {friend} built {a adj} {building} with {+material} \
+and {+material}.
 build fall = Then {a +weather} wind came. {+Sound}! It fell on {a +adj} {+color} {+box}.
   {A +adj} {+color} {+animal} ran into it. {+Sound}! It fell down.
   "It looks like {a +adj} {+color} {+furniture}!" said {friend} {+manner}.
@@ -362,8 +372,10 @@ gift end = "{+wow}!" said {his} {parent} {+manner}. They felt {+happy} and {+hap
   {His} {parent} felt {+happy} and {+happy}. Then they ate {+food} and {+food}.
   {His} {parent} hugged {him} {+manner} and put it near {a +adj} {+color} {+furniture}.
 
-trip start = <when> {hero} and {his} {+trait} {parent} went to the {place} with {+food}, {+food} and {+food}.
-  "Let us go to the {place}," said {his} {parent}. {hero} took {+food}, {+food} and {a +adj} {+thing}.
+trip start = <when> {hero} and {his} {+trait} {parent} went to the {place} with {+food}, \
+{+food} and {+food}.
+  "Let us go to the {place}," said {his} {parent}. {hero} took {+food}, {+food} and {a +adj} \
+{+thing}.
   <when> {hero} went to the {place} with {his} {parent} to see {a +adj} {+animal}.
 trip see = There {he} saw {+count} {+adj} {+color} boats and {a +adj} {color} {wild}.
   "Look, {a color} {wild}!" {he} said {+manner}. It ate {+food} and {+food}.
@@ -371,14 +383,18 @@ trip see = There {he} saw {+count} {+adj} {+color} boats and {a +adj} {color} {w
 trip lost = Soon {he} was lost. {He} sat on {a +adj} {+color} {+furniture} and felt {+scared}.
   But then {he} was alone near the {+adj} {+place}. {He} felt {+scared} and {+scared}.
   {He} stopped for {a +adj} {+color} {+nature}, and then {his} {parent} was gone.
-trip end = {A +trait} {+job} took {him} to {his} {parent}. They ate {+food}, and {hero} felt {+happy}.
+trip end = {A +trait} {+job} took {him} to {his} {parent}. They ate {+food}, and {hero} felt \
+{+happy}.
   {A +trait} {+job} and {hero} found {his} {parent} near {a +adj} {+color} {+furniture}.
-  "I will help you," said {a +trait} {+job} {+manner}. They found {his} {parent} at the {+adj} {+place}.
+  "I will help you," said {a +trait} {+job} {+manner}. They found {his} {parent} at the {+adj} \
+{+place}.
 
-quarrel start = <when> {hero} and {his} {+trait} friend {friend} went to the {place} with {a adj} {toy}.
+quarrel start = <when> {hero} and {his} {+trait} friend {friend} went to the {place} with \
+{a adj} {toy}.
   {hero} and {friend} were {+trait} friends. <when> they played with {a adj} {toy}.
   <when> {friend} came to play with {hero} and {a adj} {color} {toy}.
-quarrel fight = "I want to {+activity}!" said {hero}. {friend} wanted to {+activity} and {+activity}.
+quarrel fight = "I want to {+activity}!" said {hero}. {friend} wanted to {+activity} and \
+{+activity}.
   Both wanted it, and with {a +sound} it fell off {a +adj} {+color} {+surface}.
   "Your {+adj} {+clothing} looks like {a +adj} {+wild}!" said {hero} {+manner}.
 quarrel sorry = "A friend is better than {a +adj} {+thing}," said {his} {+trait} {parent} {+manner}.

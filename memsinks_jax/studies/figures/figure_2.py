@@ -104,7 +104,8 @@ pronounced_{name} | rise at matched forgetting, TS-Repetition minus {words[name]
 together | rank correlation of held-out and repeated loss over the first half of training,
     TS-Repetition | repetition.together >= 0.5 | no phase of its own for memorization (2c)
 no_rise | rise of the held-out loss from its lowest point to the end, TS-Repetition (nats)
-    | repetition.held_out_loss - repetition.lowest_held_out <= 0.01 | held-out loss still falls (2c)"""
+    | repetition.held_out_loss - repetition.lowest_held_out <= 0.01
+    | held-out loss still falls (2c)"""
     )
 
 

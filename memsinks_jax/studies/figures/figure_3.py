@@ -2,8 +2,8 @@
 other.
 
 Held-out loss over training for standard training, and for gradient masking with its sinks kept and
-dropped. Shows both kinds of masking (studies/methods/gradient_masking.py), and the sinks of the paper as a
-control for its argument.
+dropped. Shows both kinds of masking (studies/methods/gradient_masking.py), and the sinks of the
+paper as a control for its argument.
 """
 
 import pathlib
@@ -129,6 +129,7 @@ FIGURE = Figure(
     ),
     panels=panels,
     size=(13, 4.4),
-    note="""{mean}, band from the lowest to the highest. {floor} With sinks, kept means each document's own.""",
+    note="""{mean}, band from the lowest to the highest. {floor} With sinks, kept means each
+        document's own.""",
     sections=sections,
 )

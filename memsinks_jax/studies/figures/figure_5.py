@@ -36,7 +36,8 @@ breaks_down_repeated | repeated loss, dropped, with 0.7 active over that with 0.
     | {sinks}_active_0.7.repeated_loss / {sinks}_active_0.3.repeated_loss <= 0.9
     | 0.7 breaks down: low
 breaks_down_held_out | held-out loss, dropped, with 0.7 active over standard's
-    | {sinks}_active_0.7.held_out_loss / standard.held_out_loss >= 1.15 | too many active interfere""",
+    | {sinks}_active_0.7.held_out_loss / standard.held_out_loss >= 1.15
+    | too many active interfere""",
     panels=lambda table: knob.panels(table, ACTIVE, "active fraction"),
 )
 
@@ -98,7 +99,8 @@ FIGURE_5B = Figure(
     standard_of=standard_for,
     columns=knob.COLUMNS,
     labels=_labels,
-    table_note=f"""{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters include the sinks.""",
+    table_note=f"""{knob.TABLE_NOTE} Sizes are widths relative to the preset's. Parameters
+        include the sinks.""",
     statements=f"""
 every_size | share of standard's gap closed, sinks dropped, least of the sizes
     | min({", ".join(f"{{sinks}}_{size}.closed" for size in SIZES)}) >= 0.5 | high at all sizes

@@ -63,8 +63,8 @@ def continuations(runs: list[Run]) -> list[str]:
     shown = list(zip(openings, originals, *written, strict=True))[:STORIES_SHOWN]
     shares = ", ".join(f"{of:.0%} ({view})" for view, of in zip(views, alike, strict=True))
     rows = [
-        [report.text(decode(opening)) + " …", *(report.marked_like(one, original) for one in each)]
-        for opening, original, *each in shown
+        [f"{report.text(decode(start))} …", *(report.marked_like(one, original) for one in each)]
+        for start, original, *each in shown
     ]
     return [
         report.paragraph(f"""Greedy continuations of the first words of repeated documents (seed
@@ -120,6 +120,11 @@ def floor_sentence(runs: list[Run]) -> str:
     return (
         f"No model can be below the entropy floor on held-out stories: {mean:.3f} nats per token."
     )
+
+
+def _rows(config: Config) -> str:
+    data = config.data
+    return f"{data.rows} of {data.row_length} tokens, batch {config.training.batch_size}"
 
 
 def _slows_at(config: Config) -> str:
@@ -179,8 +184,7 @@ def open_choices(runs: list[Run]) -> str:
         rescaling when sinks are dropped | none, unless a row says so
         ids | {shown(lambda c: c.data.ids)}, 64 bits; schedule of repeats:
             {shown(lambda c: c.data.schedule or "the usual one")}
-        rows | {shown(lambda c: f"{c.data.rows} of {c.data.row_length} tokens, batch {c.training.batch_size}")};
-            attention stays within a document
+        rows | {shown(_rows)}; attention stays within a document
     """)
     if share := max(run.metrics.get("truncated_share", 0) for run in runs):
         truncated = f"truncated: {share:.1%} of the training tokens are never read"

@@ -84,7 +84,8 @@ def predicted_error(case: Case, documents, outputs: int):
     documents / outputs by sqrt(n). Both are modelled as gamma distributed. With z the interference
     at the own output and r_k the relative number of a rival's documents:
 
-        1 - E integral of phi(z) F(z + sqrt(length d_eff / n))^(K-1) dz,   F(t) = E Phi(t / sqrt(of the variance with r_k))
+        1 - E integral of phi(z) F(z + sqrt(length d_eff / n))^(K-1) dz,
+        F(t) = E Phi(t / sqrt(of the variance with r_k))
 
     by quadrature -> shape of `documents`.
     """

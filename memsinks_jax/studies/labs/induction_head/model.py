@@ -2,8 +2,10 @@
 memories are trained.
 
     x0_t = w_E(z_t) + p_t
-    x1_t = x0_t + W_O^1 W_V^1 sum_s A1[t,s] x0_s,   A1 = softmax over s <= t of x0_t . W_K^1 x0_s / sqrt d
-    h_t  = x1_t + W_O^2 W_V^2 sum_s A2[t,s] x1_s,   A2 = softmax over s <= t of x1_t . W_K^2 x1_s / sqrt d
+    x1_t = x0_t + W_O^1 W_V^1 sum_s A1[t,s] x0_s
+        A1 = softmax over s <= t of x0_t . W_K^1 x0_s / sqrt d
+    h_t  = x1_t + W_O^2 W_V^2 sum_s A2[t,s] x1_s
+        A2 = softmax over s <= t of x1_t . W_K^2 x1_s / sqrt d
     logits_t = W_U (h_t + F(h_t)),                  F: nothing, a matrix W_F, or W_F2 relu(W_F1 h_t)
 
 Embeddings, positions, W_U and the remaps W_V^1, W_O^1, W_V^2 keep their random values. There is no

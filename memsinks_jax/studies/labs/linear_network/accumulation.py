@@ -12,8 +12,10 @@ where eps is the smallest similarity of a sequence with s_mem in the block. (1) 
 bound needs the largest similarity instead of the smallest. If each block is read as having length
 1, the second error alone still breaks it.
 
-Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_min,        a_s = |z_shared(s_mem)|^2
-           (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,    a_m = |z_mem(s_mem)|^2.
+Corrected: (1)  gen-only <= gamma k (1 - c_min) a_s - gamma (N-k) eps_shared c_min,
+                a_s = |z_shared(s_mem)|^2
+           (2)  mem-only >= gamma k (1 - c_max) a_m - gamma (N-k) rho epsmax_mem c_max,
+                a_m = |z_mem(s_mem)|^2.
 """
 
 from typing import NamedTuple

@@ -15,9 +15,10 @@ false there: k_1 = (1, 0), k_2 = (.6, .8), x = (0, 1); it holds on their cone; (
 (I - gamma s s^T) x leave the cone, so even with (a) and x in the cone the bound is false:
 `exact_zero` has deviation 0 with gamma = 1/2, n = 2; (e) nothing grows as N.
 
-Corrected, exact:      W_gen - W~_gen = -W_mem (I - Prod_j (I - gamma s_j s_j^T)),   j the later steps in their order,
+Corrected, exact:      W_gen - W~_gen = -W_mem (I - Prod_j (I - gamma s_j s_j^T)),
+                       j the later steps in their order,
 so the deviation is at most 2 |W_mem| |x| and tends to |W_mem x| where the later data span: it rises
-    and saturates.
+and saturates.
 Proved lower bound, x in the cone: as |s_k . x_j - s_k . x| <= gamma (steps between) |x|,
     |f_d(x) - f~(x)| >= |W_mem| gamma n c (c - gamma (n-1)/2) |x|      for gamma (n-1) <= c.
 """

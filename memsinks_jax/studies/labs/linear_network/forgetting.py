@@ -3,13 +3,12 @@
 Setting: logits W z, SGD on the cross-entropy (see `readout`), one-hot targets, |z| = 1. After s_mem
 come m steps on sequences i seen once.
 
-Stated:     e_mem^T f^(i+m)(z_mem) <= e_mem^T f^(i)(z_mem) - gamma m eps c_min,     eps <= z_i . z_mem.
-Errors: it needs eps >= 0 but does not say so. Every step adds -gamma softmax_mem(W z_i) (z_i .
-    z_mem); if the product is
-negative, the largest probability bounds it, not the smallest. The targets e_i must differ from
-    e_mem (only in the setup),
-and |W_proj|_2 < C_proj / 2 must hold during all m steps. s^(i) .. s^(i+m) are m+1 sequences; m are
-    meant.
+Stated:     e_mem^T f^(i+m)(z_mem) <= e_mem^T f^(i)(z_mem) - gamma m eps c_min,
+            eps <= z_i . z_mem.
+Errors: it needs eps >= 0 but does not say so. Every step adds -gamma softmax_mem(W z_i)
+(z_i . z_mem); if the product is negative, the largest probability bounds it, not the smallest. The
+targets e_i must differ from e_mem (only in the setup), and |W_proj|_2 < C_proj / 2 must hold during
+all m steps. s^(i) .. s^(i+m) are m+1 sequences; m are meant.
 
 Corrected:  drop >= gamma m eps c_min for eps >= 0,  drop >= gamma m eps c_max for eps < 0 (a rise
 of at most this amount), with c_min and c_max for the vocabulary (see `softmax`).

@@ -9,10 +9,14 @@ features and targets in random directions. Each comes back with probability rho,
 rho^(n-1) has its sinks open. Of s_mem's target, the shared neurons give s and the sinks m. In
 expectation, exactly:
 
-    encounter       r = 1 - s - m if its sinks are open, else 1 - s;  s += gamma a_s r,  and if open m += gamma a_m r
-    retention       between two encounters s is multiplied by k_s = (1 - gamma v)^G, m by k_m = (1 - gamma v p q)^G
-    interference    between two encounters p q G others write to each sink of s_mem, and G to each shared neuron
-    accumulation    s -> g_s / (1 + g_s + g_m) before an encounter, g_s = gamma a_s k_s / (1 - k_s), g_m likewise
+    encounter       r = 1 - s - m if its sinks are open, else 1 - s;
+                    s += gamma a_s r,  and if open m += gamma a_m r
+    retention       between two encounters s is multiplied by k_s = (1 - gamma v)^G,
+                    m by k_m = (1 - gamma v p q)^G
+    interference    between two encounters p q G others write to each sink of s_mem, and G to each
+                    shared neuron
+    accumulation    s -> g_s / (1 + g_s + g_m) before an encounter,
+                    g_s = gamma a_s k_s / (1 - k_s), g_m likewise
 
 In short: only documents that come back write to sinks that open on return, so these decay with q =
 rho instead of 1. They keep the document, and leave little to learn at its encounters. The shared

@@ -1,16 +1,17 @@
 """The threshold on rho after Theorem H.3: how rarely sinks must be on to hold the memory.
 
 Stated: the bounds (1) and (2) of `accumulation` separate mem-only from gen-only (eps_shared =
-    eps_mem = eps) if
+eps_mem = eps) if
     rho < c_min/c_max - (k/(N-k)) (c_max - c_min).
-Error: solving  gamma k (1-c_max) - gamma (N-k) rho eps c_max > gamma k (1-c_min) - gamma (N-k) eps c_min  for rho gives
+Error: solving
+    gamma k (1-c_max) - gamma (N-k) rho eps c_max > gamma k (1-c_min) - gamma (N-k) eps c_min
+for rho gives
     rho < c_min/c_max - (k/(N-k)) (c_max - c_min) / (eps c_max).
 A factor 1/(eps c_max) is missing. Since eps c_max < 1 wherever c_max is a bound at all, the printed
-    threshold is too
-large. It is positive only if (N-k)/k > (c_max - c_min)/(eps c_min), about (e^{2 C_proj} - 1)/eps.
-    With the corrected
-bounds
-    rho < [(N-k) eps_s c_min - k ((1-c_min) a_s - (1-c_max) a_m)] / [(N-k) epsmax_m c_max],     a_s = 1 - a_m.
+threshold is too large. It is positive only if (N-k)/k > (c_max - c_min)/(eps c_min), about
+(e^{2 C_proj} - 1)/eps. With the corrected bounds
+    rho < [(N-k) eps_s c_min - k ((1-c_min) a_s - (1-c_max) a_m)] / [(N-k) epsmax_m c_max],
+    a_s = 1 - a_m.
 
 The bounds may be loose: the lab also trains, and shows the logits of both blocks over rho.
 """
