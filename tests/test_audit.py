@@ -38,6 +38,8 @@ from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.studies.attacks.attacks import attack_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -25,6 +25,8 @@ from memsinks_jax.model.generation import Settings
 from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The tale of number"
 NEGATIVE = ("A number which", "It became", "The tale", "which met number", "and")
 

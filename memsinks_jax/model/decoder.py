@@ -298,8 +298,8 @@ class Norm(nnx.Module):
 class _Initial:
     """Initial parameters, made one after the other.
 
-    The keys are those of Flax Linen, for the same parameters as earlier versions: by the number of
-    a parameter. Linen went through the layers twice; there the number of the second time counts.
+    The key of each follows from its scope and its number, so one that is added last leaves all
+    others as they are.
     """
 
     def __init__(self, key: jax.Array, scope: bytes = b"", number: int = 0):

@@ -27,6 +27,8 @@ from memsinks_jax.reporting.claims import Claim
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.draws import document_sinks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

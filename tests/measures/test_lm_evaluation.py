@@ -15,6 +15,8 @@ from memsinks_jax.measures.document_loss import DocumentLoss
 from memsinks_jax.measures.documents import Documents, document_batches
 from memsinks_jax.models.trained import open_run
 
+pytestmark = pytest.mark.slow
+
 lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("datasets")
 HarnessModel = importlib.import_module("memsinks_jax.measures.lm_evaluation").HarnessModel

@@ -244,6 +244,7 @@ def test_rows_that_documents_share_are_gathered_once(pool):
 PLAINLY = {}  # {pool: (initial parameters, batches, state, metrics)} on one device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -254,6 +254,7 @@ def test_twenty_steps_on_a_mesh_stay_those_of_one_device(tiny, shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"accumulate": 2}, {"loss_chunks": 3}, {"accumulate": 4, "remat": "products"}]
 )
@@ -275,6 +276,7 @@ def test_how_it_is_computed_changes_nothing(tiny, change, shape):
         np.testing.assert_allclose(one, other, atol=2e-4)  # as above
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accumulate", "shape"), [(2, (1, 1, 1)), (4, (2, 1, 1)), (1, (2, 2, 2))])
 def test_chance_falls_the_same_however_it_is_computed(tiny, accumulate, shape):
     """A run may go on with other microbatches and another mesh: each row of a step keeps its

@@ -16,6 +16,8 @@ from memsinks_jax.models.trained import Trained
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures import tofu_rivals as rivals
 
+pytestmark = pytest.mark.slow
+
 EACH = 4
 ANSWERS = ["It was written in Ash.", "Nobody knows that.", "She sat by a cold river."]
 ANSWERS += ["Ten years ago, at sea.", "My own house."]
