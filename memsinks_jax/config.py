@@ -313,7 +313,9 @@ class ModelConfig:
         olmo2="",
         gemma3_text="",
     )
-    layers: int = setting(4, "blocks of attention and MLP", 1)
+    layers: int = setting(
+        4, "blocks of attention and MLP; 0: the amount of text decides the model's size", 0
+    )
     d_model: int = setting(128, "width of the residual stream", 1)
     heads: int = setting(4, "attention heads; they divide d_model, or have a head_size", 1)
     kv_heads: int = setting(

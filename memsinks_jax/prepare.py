@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from memsinks_jax.config import RULES, DataConfig, InputError
+from memsinks_jax.config import RULES, InputError
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.preparing.prepare import Settings, prepare
 from memsinks_jax.runs import command_line, interruption
@@ -38,7 +38,7 @@ class Options:
     )
     vocabulary_size: int | None = option(
         None,
-        f"Size of the tokenizer to train; default {DataConfig.vocabulary_size}. A run's "
+        "Size of the tokenizer to train; by default the amount of text decides. A run's "
         "config.data.vocabulary_size must not be smaller.",
         RULES["data.vocabulary_size"].lowest,
         # four times the largest in use; a number in the billions would take minutes to refuse

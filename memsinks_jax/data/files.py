@@ -6,6 +6,7 @@ import dataclasses
 import glob
 import os
 import pathlib
+from collections.abc import Iterable
 
 from memsinks_jax.config import InputError
 
@@ -19,6 +20,7 @@ KINDS = {
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}  # of .txt and .jsonl
 READABLE = ".txt and .jsonl (both also .gz or .zst), .json, .csv, .parquet, .arrow"
+_TEXT_OF_A_BYTE = {"gzip": 4, "zstd": 4, "parquet": 3}  # of such a file, about
 END = 2**62  # beyond the text of any compressed file, whose length is unknown
 
 
@@ -99,3 +101,11 @@ def open_source(path: str) -> Source:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; fix or remove it") from None
     return Source(path, *kind_of(path), status.st_size, status.st_mtime_ns)
+
+
+def text_bytes(sources: Iterable[Source]) -> int:
+    """The text of files, about: compressed ones hold more than their size."""
+    return sum(
+        source.bytes * _TEXT_OF_A_BYTE.get(source.compression or source.kind, 1)
+        for source in sources
+    )

@@ -4,6 +4,7 @@ files.
 
 import io
 import json
+import math
 import pathlib
 import random
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import sentencepiece
 import tokenizers
 
-from memsinks_jax.config import InputError
+from memsinks_jax.config import DataConfig, InputError
 from memsinks_jax.data.gguf_file import SUFFIX, open_gguf
 
 # pads rows with every tokenizer, at weight 0; in other tokenizers it may be an ordinary token
@@ -24,6 +25,8 @@ UNKNOWN = 2  # never produced: unknown characters become bytes
 TRAINING_CHARACTERS = 4_000_000
 # the trainer silently skips lines over 4192 bytes, so longer ones are split
 LINE_CHARACTERS = 2_000
+_PIECES = 6.7  # of a vocabulary, over the root of the bytes of text
+_MOST_PIECES = 2**15
 
 # Names of end of text in tokenizer.json files: GPT-2 and SmolLM, Llama and Llama 2, Llama 3.
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>")
@@ -325,6 +328,14 @@ def read_object(path: pathlib.Path) -> dict:
         return content
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); put a copy in its place") from None
+
+
+def pieces_for(text_bytes: int) -> int:
+    """The size of a vocabulary that fits an amount of text: a power of two that grows with its
+    root, at least as many as `train` takes by default (measured in docs/choosing.md).
+    """
+    nearest = 2 ** round(math.log2(_PIECES * math.sqrt(max(text_bytes, 1))))
+    return min(max(nearest, DataConfig.vocabulary_size), _MOST_PIECES)
 
 
 def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:

@@ -7,10 +7,11 @@ import logging
 import pathlib
 from collections.abc import Collection
 
-from memsinks_jax.config import Config, InputError, ModelConfig, flatten, with_fields
+from memsinks_jax.config import Config, InputError, ModelConfig, flatten, validate, with_fields
 from memsinks_jax.data.mixture import general_sources
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.families import FAMILIES
+from memsinks_jax.models import sizes
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.models.stored import Stored
 from memsinks_jax.runs import workdir as workdirs
@@ -37,8 +38,8 @@ _NEW_SINKS = {"sinks.shared_fraction": 1.0, "sinks.sparse": True, "sinks.samplin
 def inherit(
     config: Config, workdir: pathlib.Path | None = None, given: Collection[str] | None = None
 ) -> Config:
-    """The config of a run that starts from `config.model.initial`: fields that are not given are
-    inherited from it.
+    """The config of a run with what it takes from elsewhere: a size from the amount of text, if
+    `config.model.layers` is 0; fields that are not given from `config.model.initial`.
 
     Args:
       workdir: of the run. Once it has begun, its config has the inherited fields, so the initial
@@ -49,6 +50,7 @@ def inherit(
       InputError: a given field differs from the model's; sinks for a model without sinks; no neuron
       is a sink.
     """
+    config = _sized(config, workdir, given)
     if config.model.initial:
         config = _inherited(config, workdir, given)
     config = _with_pool(config, workdir)
@@ -59,6 +61,25 @@ def inherit(
             "sink; lower it, set config.sinks.pool, or train without sinks: config.sinks.kind=none"
         )
     return config
+
+
+def _sized(config: Config, workdir: pathlib.Path | None, given: Collection[str] | None) -> Config:
+    """The config with a size for its text, if it asks for one."""
+    if config.model.layers:
+        return config
+    if config.model.initial:  # has a size
+        size = {
+            name: default for name, default in flatten(Config()).items() if name in sizes.FIELDS
+        }
+    elif _begun(workdir):
+        size = {name: flatten(workdirs.read_config(workdir))[name] for name in sizes.FIELDS}
+    else:
+        size = sizes.by_text(config.data.files)
+    if given is None:
+        default = flatten(Config()) | sizes.BY_TEXT
+        given = {name for name, value in flatten(config).items() if value != default[name]}
+    taken = {name: value for name, value in size.items() if name not in given}
+    return validate(with_fields(config, taken))
 
 
 def check_unchanged(workdir: pathlib.Path, place: str) -> None:

@@ -8,10 +8,11 @@ import pathlib
 import numpy as np
 
 from memsinks_jax.atomic import atomic_file
-from memsinks_jax.config import RULES, ContextsConfig, DataConfig, InputError, choice, setting
+from memsinks_jax.config import RULES, ContextsConfig, InputError, choice, setting
 from memsinks_jax.data import prepared
 from memsinks_jax.data.contexts import letters_of
-from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer
+from memsinks_jax.data.files import text_bytes
+from memsinks_jax.data.tokenizer import AnyTokenizer, open_tokenizer, pieces_for
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +90,7 @@ def prepare(
       tokenizer: tokenizer.model, tokenizer.json or a folder with one; None: one is trained on a
         sample of the input.
       workers: tasks at a time.
-      vocabulary_size: most pieces of the tokenizer that is trained; None: as many as `train` takes
-        by default.
+      vocabulary_size: most pieces of the tokenizer that is trained; None: by the amount of text.
       command: that asks for it; the page shows it.
       settings: see Settings.
     Returns:
@@ -114,6 +114,10 @@ def prepare(
     if chat:
         settings |= {"chat_sha256": sha256(chat), "closes": closing(chat, opened)}
     plan, work = make_plan(inputs, settings), out / "work"
+    if opened is None:
+        pieces = vocabulary_size or pieces_for(text_bytes(plan.sources))
+        settings |= {"vocabulary_size": pieces}
+        plan = dataclasses.replace(plan, settings=settings)
     finished = (out / prepared.MANIFEST).exists() and not work.exists()
     if out.exists() and not work.exists() and not finished and any(out.iterdir()):
         raise InputError(f"{out} holds other files; give an empty or a new --out")
@@ -181,7 +185,6 @@ def _used(settings: dict, tokenizer: str | None, vocabulary_size: int | None) ->
                 "a chat template is that of a model: give the folder or the GGUF file of one as "
                 "--tokenizer"
             )
-        settings["vocabulary_size"] = vocabulary_size or DataConfig.vocabulary_size
     settings["contexts"] = _of_contexts(settings["contexts"])
     optional = {"contexts", "end_of_text", "prompt_field", "messages_field", "template"}
     off = {name for name in optional if not settings[name]}

@@ -73,7 +73,7 @@ def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, la
         with pytest.raises(OSError, match="No space left on device"):
             prepare(*arguments, tmp_path / "twice", **alike)
     if last == 3:
-        with expect_input_error("started with --vocabulary_size=2048, not 400"):
+        with expect_input_error("started with --vocabulary_size=8192, not 400"):
             prepare(*arguments, tmp_path / "twice", vocabulary_size=400, **alike)
         there = lambda *_: pytest.fail("the tokenizer is there")  # noqa: E731
         monkeypatch.setattr(vocabulary, "train_tokenizer", there)

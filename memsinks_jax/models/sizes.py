@@ -1,0 +1,63 @@
+"""The size of a model and its vocabulary, by the amount of text that it is trained on."""
+
+import logging
+
+from memsinks_jax.data.files import matching, open_source, text_bytes
+from memsinks_jax.data.prepared import Prepared, is_prepared
+from memsinks_jax.data.tokenizer import pieces_for
+
+logger = logging.getLogger(__name__)
+
+# By name, smallest first: parameters of the layers. A wider model trains at a lower rate.
+SIZES = {
+    "1m": {
+        "model.layers": 4,
+        "model.d_model": 128,
+        "model.heads": 4,
+        "model.hidden": 512,
+        "optimizer.learning_rate": 5e-3,
+    },
+    "5m": {
+        "model.layers": 6,
+        "model.d_model": 256,
+        "model.heads": 4,
+        "model.hidden": 1024,
+        "optimizer.learning_rate": 2.5e-3,
+    },
+    "20m": {
+        "model.layers": 6,
+        "model.d_model": 512,
+        "model.heads": 8,
+        "model.hidden": 2048,
+        "optimizer.learning_rate": 1.25e-3,
+    },
+}
+BY_TEXT = {"model.layers": 0}  # the value of `config.model.layers` that asks for the rule
+FIELDS = (*SIZES["1m"], "data.vocabulary_size")  # that it decides
+_LEAST = {"1m": 0, "5m": 12e6, "20m": 120e6}  # bytes of text
+_BYTES_OF_TOKEN = 4  # of a prepared corpus, about
+_MULTIPLE = 128  # of embeddings, so that a mesh divides them
+
+
+def by_text(files: str) -> dict:
+    """The settings of `FIELDS` for the text of `config.data.files`. A prepared corpus has a
+    vocabulary already; the embedded stories are little text.
+
+    Raises:
+      InputError: no such files.
+    """
+    if is_prepared(files):
+        manifest = Prepared(files).manifest
+        amount = _BYTES_OF_TOKEN * manifest["tokens"]
+        pieces = -(-manifest["vocabulary_size"] // _MULTIPLE) * _MULTIPLE
+    else:
+        amount = text_bytes(map(open_source, matching(files))) if files else 0
+        pieces = pieces_for(amount)
+    name = max((name for name in SIZES if amount >= _LEAST[name]), key=_LEAST.get)
+    logger.info(
+        "%.1f MB of text: a model of size %s with %s pieces; --config=FILE:SIZE takes another",
+        amount / 1e6,
+        name,
+        f"{pieces:,}",
+    )
+    return SIZES[name] | {"data.vocabulary_size": pieces}
