@@ -332,7 +332,7 @@ def read_object(path: pathlib.Path) -> dict:
 
 def pieces_for(text_bytes: int) -> int:
     """The size of a vocabulary that fits an amount of text: a power of two that grows with its
-    root, at least as many as `train` takes by default (measured in docs/choosing.md).
+    root, at least as many as `train` takes by default (measured in docs/data.md).
     """
     nearest = 2 ** round(math.log2(_PIECES * math.sqrt(max(text_bytes, 1))))
     return min(max(nearest, DataConfig.vocabulary_size), _MOST_PIECES)
