@@ -20,7 +20,7 @@ SIZES = {
     "5m": {
         "model.layers": 6,
         "model.d_model": 256,
-        "model.heads": 4,
+        "model.heads": 8,
         "model.hidden": 1024,
         "optimizer.learning_rate": 2.5e-3,
     },
