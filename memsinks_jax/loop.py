@@ -91,8 +91,8 @@ def train_and_evaluate(
     mesh = sharding.make_mesh(config.mesh)
     host_memory.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
-    kernel = choose_kernel(config, jax.default_backend())
     config = workdirs.adopt(workdir, inherit(config, workdir, given))
+    kernel = choose_kernel(config, jax.default_backend())  # depends on what was inherited
     memory.check_memory(config, mesh)
     resuming = bool(hosts.broadcast((workdir / "config.json").exists()))
 
