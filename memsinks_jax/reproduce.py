@@ -38,6 +38,7 @@ from memsinks_jax.studies.figures import (
     pool,
     removal,
     rivals,
+    sizes,
     theory,
     tofu,
 )
@@ -67,6 +68,7 @@ STUDIES = {
     "pool": pool.FIGURE,
     "removal": removal.FIGURE,
     "rivals": rivals.FIGURE,
+    "sizes": sizes.FIGURE,
     "tofu": tofu.FIGURE,
 }  # not in the paper: --all skips them
 PRESETS = ("small", "laptop", "paper", "full")

@@ -259,8 +259,7 @@ class Layer(nnx.Module):
         y = product(x, kernel, None, rows, columns)
         if bias is None:
             return y
-        bias = bias[...].astype(x.dtype)
-        return y + bias if columns is None else add_bias(y, bias, columns)
+        return add_bias(y, bias[...].astype(x.dtype), columns)
 
 
 def _normed(norm: "Norm | None", x: jax.Array) -> jax.Array:

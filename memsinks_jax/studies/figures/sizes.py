@@ -1,0 +1,129 @@
+"""Memory by context in models of several sizes, trained on several amounts of text.
+
+One part in six of what a model reads are documents that it reads 32 times. The vocabulary is the
+same for all, so that losses compare.
+"""
+
+from memsinks_jax.models.sizes import SIZES
+from memsinks_jax.studies.figures import contexts
+from memsinks_jax.studies.figures.contexts import METHODS, MODES
+from memsinks_jax.studies.figures.figure import Figure
+from memsinks_jax.studies.figures.panels import Line, Panel
+from memsinks_jax.studies.figures.runs import Variation
+
+READS = 32
+AMOUNTS = {2_400: "1", 7_200: "3", 24_000: "10"}  # documents read once: million tokens, about
+REPEATED = 150  # of so many documents one is read READS times, and not once
+VOCABULARY = 4096
+CELLS = {f"{size}{documents}": (size, documents) for size in SIZES for documents in AMOUNTS}
+NAMES = ("standard", "never", "context")
+VIEWS = {
+    f"{name}_{cell}_{mode}": f"{size}, {AMOUNTS[documents]} million: "
+    f"{METHODS[name].label}{MODES[mode]}"
+    for cell, (size, documents) in CELLS.items()
+    for name in NAMES
+    for mode in METHODS[name].modes
+}
+
+
+def _variation(name: str, size: str, documents: int) -> Variation:
+    about = {
+        "data.unique_documents": documents,
+        "data.repeated_documents": documents // REPEATED,
+        "data.repetitions": READS,
+        "data.vocabulary_size": VOCABULARY,
+    }
+    return Variation(METHODS[name].choice, SIZES[size] | about)
+
+
+STATEMENTS = "".join(
+    f"""
+closed_{cell} | {size}, {AMOUNTS[documents]} million: share of the gap closed, over that of a model
+    that never read them
+    | context_{cell}_drop.closed / min(never_{cell}_drop.closed, 1) >= 0.95
+held_out_{cell} | {size}, {AMOUNTS[documents]} million: held-out loss over standard's, off
+    | context_{cell}_drop.held_out_ratio <= 1
+known_{cell} | {size}, {AMOUNTS[documents]} million: nats per token on what is read often, on
+    | context_{cell}_own.repeated_loss <= 0.1"""
+    for cell, (size, documents) in CELLS.items()
+)
+
+
+def panels(table) -> list[Panel]:
+    """By the amount of text, a line for each size."""
+    colours = dict(zip(SIZES, ("#85c1e9", "#2e86c1", "#1b4f72"), strict=True))
+    by_amount = {
+        "x": "documents read once",
+        "log": True,
+        "ticks": {documents: f"{documents:,}" for documents in AMOUNTS},
+        "from_zero": False,
+    }
+
+    def lines(shown: str, views: dict[tuple[str, str], str]) -> list[Line]:
+        return [
+            Line(
+                {n: f"{name}_{size}{n}_{mode}" for n in AMOUNTS},
+                shown,
+                f"{size}, {METHODS[name].label}{MODES[mode]}",
+                colours[size],
+                style,
+            )
+            for size in SIZES
+            for (name, mode), style in views.items()
+        ]
+
+    off = {("context", "drop"): "o-"}
+    never = {("never", "drop"): "x:"}
+    on = {("context", "own"): "s--"}
+    return [
+        Panel(
+            title="share of the gap closed",
+            **by_amount,
+            levels={1: "black"},
+            lines=lines("closed", off | never),
+        ),
+        Panel(
+            title="held-out loss over standard's",
+            **by_amount,
+            levels={1: "black"},
+            lines=lines("held_out_ratio", off | on),
+        ),
+        Panel(
+            title="loss on what is read often",
+            y="nats per token",
+            **by_amount,
+            lines=lines("repeated_loss", on | {("standard", "drop"): "^-."}),
+        ),
+        Panel(
+            title="AUC, reference",
+            **by_amount,
+            levels={0.5: "black"},
+            lines=lines("auc_reference", off),
+        ),
+    ]
+
+
+FIGURE = Figure(
+    title="Memory by context: larger models, more text",
+    answer=f"""Models of three sizes read one, three or ten million tokens once, and further documents
+        {READS} times, which are 18% of what they read. Does memory by context hold as models and
+        texts grow?""",
+    variants={
+        f"{name}_{cell}": _variation(name, *about) for cell, about in CELLS.items() for name in NAMES
+    },
+    measure=contexts.measure,
+    views=contexts.views,
+    seen=VIEWS,
+    standard_of=contexts.FIGURE.standard_of,
+    metrics=contexts.FIGURE.metrics,
+    columns={
+        name: shown for name, shown in contexts.FIGURE.columns.items() if name != "relearning"
+    },
+    labels=VIEWS,
+    table_note="""Nats per token. Recited, AUC: as in the study contexts.""",
+    statements=STATEMENTS,
+    paper="not asked",
+    panels=panels,
+    size=(18, 5.2),
+    note="{mean}, bands from the lowest to the highest.",
+)
