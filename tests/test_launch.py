@@ -115,7 +115,8 @@ def test_every_command_of_the_readme_runs(clone, tmp_path):
     for command in dict.fromkeys(commands):  # what stands on two pages runs once
         if "local_memory" in command:
             continue  # below: it needs a model that knows its facts
-        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu", "contexts")
+        slow = ("forgetting", "audit", "removal", "membership", "rivals", "tofu")
+        slow += ("contexts", "sizes")
         if any(f"--figure={name}" in command for name in slow):
             # they take minutes at any size; tests/studies/figures has them, smaller or made up
             continue

@@ -83,8 +83,8 @@ def _scaled(x_NF: jax.Array, gradient_scale: GradientScale | None) -> jax.Array:
 
 
 def _bfloat16_on_cpu(left, right):
-    # XLA's CPU backend has fast products of bfloat16 matrices (AMX: five times float32's speed), but
-    # only into float32.
+    # XLA's CPU backend has fast products of bfloat16, with AMX five times as fast
+    # as of float32, but only into float32.
     return jnp.matmul(left, right, preferred_element_type=jnp.float32).astype(left.dtype)
 
 

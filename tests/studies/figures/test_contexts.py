@@ -14,7 +14,7 @@ from memsinks_jax.model.decoder import CONTEXTS
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.kinds import NONE
-from memsinks_jax.studies.figures import contexts, rivals_measures
+from memsinks_jax.studies.figures import contexts, rivals_measures, sizes
 from memsinks_jax.studies.figures import contexts_measures as measures
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.variants import VARIANTS
@@ -81,6 +81,28 @@ def test_all_of_it_on_tiny_models(runs, tmp_path, monkeypatch):
     contexts.FIGURE.check()
     contexts.FIGURE.draw(measured, tmp_path / "figure.png")
     assert contexts.FIGURE.sections(measured, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_same_of_models_of_other_sizes(runs, tmp_path):
+    of_size = [dataclasses.replace(runs[name], variant=f"{name}_1m2400") for name in sizes.NAMES]
+    measured = sizes.FIGURE.measure(of_size)
+    claims = {claim.id: claim.holds for claim in sizes.FIGURE.claims(measured)}
+    assert claims["closed_1m2400"] is not None and claims["closed_5m2400"] is None
+    columns, labels, rows = sizes.FIGURE.table(measured)
+    known = dict(zip(labels, rows, strict=True))["1m, 1 million: memory by context, on"]
+    assert known[columns.index("repeated")][0] < 4 and len(rows) == 4
+    sizes.FIGURE.draw(measured, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("cell", sizes.CELLS)
+def test_of_every_amount_as_much_is_read_often(cell):
+    choice, settings, _ = sizes.FIGURE.variations[f"context_{cell}"]
+    copies = settings["data.repeated_documents"] * settings["data.repetitions"]
+    assert choice == "context" and settings["model.d_model"] in (128, 256, 512)
+    share = copies / (copies + settings["data.unique_documents"])
+    assert share == pytest.approx(0.176, abs=0.001)
 
 
 def test_a_run_without_its_twin_is_not_measured():
