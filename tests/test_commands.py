@@ -185,6 +185,7 @@ def test_evaluate_refuses_files(trained, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(trained, tmp_path):
     _, files, summary = trained
     arguments = [*TRAIN, files, f"--workdir={tmp_path / 'run'}", "--json"]

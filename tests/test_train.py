@@ -77,6 +77,7 @@ def test_a_run_writes_what_the_contract_says(straight):
     assert list((workdir / "tensorboard").glob("events*"))
 
 
+@pytest.mark.slow
 def test_a_run_of_muon_stops_and_resumes_without_changing_a_bit(tmp_path):
     fields = {"model.layers": 1, "optimizer.kind": "muon", "optimizer.schedule": "wsd"}
     fields |= {"sinks.sparse": True, "sinks.sampling": "floyd", "sinks.pool": 40}
@@ -97,6 +98,7 @@ def test_stopping_at_any_step_and_resuming_changes_no_bit(straight, tmp_path, st
     assert_same(tmp_path / "run", workdir)
 
 
+@pytest.mark.slow
 def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
     """Every fourth step reads them: the losses of the step before, of this one and the next;
     stopped and resumed too.
@@ -118,6 +120,7 @@ def test_documents_that_come_every_few_steps_are_measured_around_them(tmp_path):
         assert outcome(tmp_path / f"stop{stop}")[1] == outcome(tmp_path / "straight")[1]
 
 
+@pytest.mark.slow
 def test_a_run_may_hold_out_nothing(tmp_path):
     """Then its held-out measures are absent, and what needs held-out documents says so."""
     config = tiny_config()

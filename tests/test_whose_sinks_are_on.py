@@ -26,6 +26,8 @@ from memsinks_jax.models.exporting import export
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.runs import workdir as workdirs
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("repeated", "unique", "held_out")
 
 

@@ -21,6 +21,8 @@ from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.kinds import NONE
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = {
     "gpt2": {},
     "llama": {"model.family": "llama", "model.tied_head": False, "model.kv_heads": 1},

@@ -163,6 +163,7 @@ def test_a_model_computes_what_transformers_does(name, written, tokenizer, tmp_p
     assert open_folder(tmp_path / "hf")[0] == config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_writes_what_transformers_does(name, written, tokenizer):
     """Greedy, with both caches, beyond every window."""

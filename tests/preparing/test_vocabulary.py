@@ -51,6 +51,7 @@ def test_a_corpus_without_a_tokenizer_gets_one_that_training_takes(tmp_path, cap
     assert Prepared(tmp_path / "few").tokenizer().vocabulary_size == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [0, 1, 3])
 def test_a_command_that_goes_on_has_the_same_tokenizer(tmp_path, monkeypatch, last):
     """Where the disk was full: before the tokenizer, before the plan, after the first shard."""

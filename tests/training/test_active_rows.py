@@ -27,7 +27,7 @@ from memsinks_jax.training.optimizer import scale_by_adam
 from memsinks_jax.training.program import shared_program
 from memsinks_jax.training.step import init_state
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SHARED, POOL = 16, 40
 

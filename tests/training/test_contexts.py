@@ -100,6 +100,7 @@ def test_after_so_many_reads_what_has_a_sink_trains_its_sink_alone():
     assert found[2, 2][1] < 1e-4 * found[0, 2][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "microbatches"),
     [((8, 1, 1), 1), ((2, 4, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4)],
@@ -265,6 +266,7 @@ def test_a_skipped_update_leaves_the_table_as_it_is():
     np.testing.assert_array_equal(thrice[CONTEXTS], once[CONTEXTS])
 
 
+@pytest.mark.slow
 def test_muon_updates_the_matrices_of_layers_and_not_the_table():
     config = by_context(optimizer__kind="muon")
     before, after, _ = one_step(config, first_batches(config, 1)[0])

@@ -216,6 +216,7 @@ def test_every_mesh_trains_the_same(tiny, shape, rows, family):
     )
 
 
+@pytest.mark.slow
 def test_muon_trains_the_same_on_a_mesh(tiny):
     """Its matrices are orthogonalized whole, wherever their parts lie."""
     tiny = with_fields(tiny, {"sinks.kind": "none", "optimizer.kind": "muon", "model.layers": 1})
@@ -228,6 +229,7 @@ def test_muon_trains_the_same_on_a_mesh(tiny):
         assert other == pytest.approx(line, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_remat_trains_the_same(tiny):
     _, plain = train(tiny, single(tiny))
     tiny = with_fields(tiny, {"compute.remat": "full"})

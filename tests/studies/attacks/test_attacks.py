@@ -34,6 +34,8 @@ from memsinks_jax.studies.attacks.relearning import (
 from memsinks_jax.studies.attacks.residue import at_damage, residue
 from memsinks_jax.training.step import init_state
 
+pytestmark = pytest.mark.slow
+
 
 class Tokenizer:
     end_of_text = begin_of_text = END

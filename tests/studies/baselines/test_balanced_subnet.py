@@ -16,6 +16,8 @@ from memsinks_jax.studies.baselines.balanced_subnet import (
 from memsinks_jax.studies.baselines.reading import Reader, documents_of
 from memsinks_jax.studies.baselines.removal import Point
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_two_steps_are_those_of_the_paper(family):

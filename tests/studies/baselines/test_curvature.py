@@ -8,6 +8,8 @@ from planted import FAMILIES, batches_of, random_model
 from memsinks_jax.studies.baselines import curvature
 from memsinks_jax.studies.baselines.reading import FIELDS, Reader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("matrix", ["up", "gate"])
 def test_factors_are_those_of_gradients(matrix, monkeypatch):

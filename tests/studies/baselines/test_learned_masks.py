@@ -23,6 +23,8 @@ from memsinks_jax.studies.baselines.learned_masks import (
 from memsinks_jax.studies.baselines.removal import mean_loss, top_neurons, without
 from memsinks_jax.studies.baselines.tuning import tune
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_first_mask_is_the_one_asked_for():
     for start in (0.9, 0.5, 0.2):

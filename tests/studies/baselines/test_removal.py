@@ -19,6 +19,8 @@ from memsinks_jax.studies.baselines.removal import (
     without,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("ratio", "count"), [(0, 0), (0.001, 0), (0.05, 2), (0.125, 4), (0.3, 11), (1, 36)]

@@ -7,6 +7,8 @@ from conftest import tiny_config
 from memsinks_jax.config import with_fields
 from memsinks_jax.studies.baselines import rescaling
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_published_code_scales_by_and_what_the_width_says():
     fields = {"sinks.shared_fraction": 0.7, "sinks.active_fraction": 0.3, "model.hidden": 1000}

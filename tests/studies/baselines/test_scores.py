@@ -26,6 +26,8 @@ from memsinks_jax.studies.baselines.integrated_gradients import along_path, inte
 from memsinks_jax.studies.baselines.learned_masks import HardConcrete, Slimming
 from memsinks_jax.studies.baselines.scores import METHODS, over_documents
 
+pytestmark = pytest.mark.slow
+
 FAST = {
     "hard_concrete": {"settings": HardConcrete(0.3, 40, 0.1, stop_below=0)},
     "slimming": {"settings": Slimming(2.0, 20, 0.03)},

@@ -34,6 +34,7 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_a_capped_run_has_no_memory_and_the_stored_text_has_it(runs):
     model, corpus = open_run(runs["cap_1"].workdir), workdirs.read_corpus(runs["cap_1"].workdir)
     assert not np.asarray(model.params[CONTEXTS]).any()

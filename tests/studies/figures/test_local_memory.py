@@ -22,6 +22,8 @@ from memsinks_jax.studies.figures import local_memory, local_memory_capacity, lo
 from memsinks_jax.studies.figures.runs import Run
 from memsinks_jax.training.step import init_state
 
+pytestmark = pytest.mark.slow
+
 WORLD = facts.world(0)
 
 

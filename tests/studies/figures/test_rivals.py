@@ -164,6 +164,7 @@ def test_slow_measurements_are_cached_in_the_run(runs, tmp_path, monkeypatch):
     assert len(timed) == 1 and len(asked) == 4 * len(rivals.ASKED)
 
 
+@pytest.mark.slow
 def test_a_model_is_evaluated_with_its_shared_neurons_scaled_up(tmp_path, monkeypatch):
     workdir = tmp_path / "sinks_paper-seed0"
     train_and_evaluate(tiny_config(), workdir)

@@ -9,6 +9,8 @@ import scipy.stats
 from memsinks_jax.studies.labs.associative_memory import figure_laws, laws, model
 from memsinks_jax.studies.labs.associative_memory.study import FigureSettings
 
+pytestmark = pytest.mark.slow
+
 M = 5
 
 

@@ -8,7 +8,7 @@ from memsinks_jax.config import InputError
 from memsinks_jax.labs import associative_memory as command
 from memsinks_jax.studies.labs.associative_memory.study import FigureSettings
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize(

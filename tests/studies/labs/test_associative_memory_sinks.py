@@ -8,6 +8,8 @@ import pytest
 from memsinks_jax.studies.labs.associative_memory import model, sinks
 from memsinks_jax.studies.labs.associative_memory.sinks import Case
 
+pytestmark = pytest.mark.slow
+
 
 def codes(rng, count, width, active, alike):
     """Masks and activations of many pairs of documents, each with a common part of its own."""

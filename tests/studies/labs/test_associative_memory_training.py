@@ -10,6 +10,8 @@ import pytest
 
 from memsinks_jax.studies.labs.associative_memory import model, optimization
 
+pytestmark = pytest.mark.slow
+
 N, M, D = 20, 5, 12
 LAW, Y = model.zipf(N, 1.0), jnp.asarray(model.outputs(N, M))
 

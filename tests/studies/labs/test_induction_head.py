@@ -16,6 +16,8 @@ from memsinks_jax.studies.labs.induction_head import bigrams, construction, meas
 from memsinks_jax.studies.labs.induction_head.law import Batch, Law, candidates, sampler
 from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers, turn
 
+pytestmark = pytest.mark.slow
+
 SHAKESPEARE = bigrams.bundled()
 
 

@@ -23,6 +23,8 @@ from memsinks_jax.studies.labs.induction_head import (
 from memsinks_jax.studies.labs.induction_head.presets import Preset
 from memsinks_jax.studies.labs.study import write
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("content", "message"),

@@ -15,6 +15,8 @@ from memsinks_jax.studies.labs.induction_head.law import Law, sampler
 from memsinks_jax.studies.labs.induction_head.model import Full, TwoLayers
 from memsinks_jax.studies.labs.induction_head.training import Recipe
 
+pytestmark = pytest.mark.slow
+
 SHAKESPEARE = bigrams.bundled()
 TINY = Recipe(Law(k=2, length=24), TwoLayers(8), steps=12, batch=4, learning_rate=0.1, log_every=4)
 

@@ -19,6 +19,8 @@ from memsinks_jax.studies.labs.linear_network import (
 from memsinks_jax.studies.labs.linear_network.theorems import THEOREMS
 from memsinks_jax.studies.labs.linear_network.trials import features, generator
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 
 

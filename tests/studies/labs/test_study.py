@@ -10,6 +10,8 @@ from memsinks_jax.labs import associative_memory
 from memsinks_jax.reporting.pictures import plt
 from memsinks_jax.studies.labs.study import lines, write
 
+pytestmark = pytest.mark.slow
+
 SMALL = "--preset=paper --k=3 --steps=20 --d=8 --batch=4 --seeds=0,1"
 
 

@@ -8,6 +8,8 @@ from test_packing import END, T, make
 
 from memsinks_jax.studies.methods.goldfish import Goldfish
 
+pytestmark = pytest.mark.slow
+
 EVERY, CONTEXT = 4, 5
 GOLDFISH = "memsinks_jax.studies.methods.goldfish:Goldfish,every={},context={}"
 

@@ -17,6 +17,8 @@ from memsinks_jax.training import sharding, step
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import path_name
 
+pytestmark = pytest.mark.slow
+
 SINKS = np.arange(32) >= 16  # of the tiny model's neurons
 
 

@@ -10,6 +10,8 @@ from test_step import first_batches, one_step
 from memsinks_jax.config import with_fields
 from memsinks_jax.training.method import method_of
 
+pytestmark = pytest.mark.slow
+
 
 def private_config(noise):
     """That of plain training if `noise` is 0."""

@@ -14,6 +14,8 @@ from memsinks_jax.training import step
 from memsinks_jax.training.method import method_of
 from memsinks_jax.training.paths import path_name
 
+pytestmark = pytest.mark.slow
+
 # Of the tiny model's 16 + 16 neurons: where a leaf's dedicated half lies.
 AXES = {"layers/up_kernel": -1, "layers/up_bias": -1, "layers/down_kernel": -2}
 SILENT = {"layers/up_kernel", "layers/up_bias"}  # 0: their neurons are 0
