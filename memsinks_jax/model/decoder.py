@@ -31,7 +31,7 @@ from memsinks_jax.model.exchange import rows_of
 from memsinks_jax.model.losses import logits
 from memsinks_jax.model.placement import BATCH, FSDP, TENSOR, constrain, gather
 from memsinks_jax.model.positions import angles, kinds, rotate
-from memsinks_jax.model.products import GradientScale, add_bias, product
+from memsinks_jax.model.products import PRODUCT, GradientScale, add_bias, product
 from memsinks_jax.sinks.blocks import Blocks
 from memsinks_jax.sinks.kinds import Partition, is_sparse, partition
 
@@ -54,10 +54,7 @@ _ACTIVATIONS = {
 # least.
 REMAT_POLICIES = {
     "none": None,
-    "products": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(SAVED),
-    ),
+    "products": jax.checkpoint_policies.save_only_these_names(SAVED, PRODUCT),
     "attention": jax.checkpoint_policies.save_only_these_names(SAVED),
     "full": jax.checkpoint_policies.nothing_saveable,
 }

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
+
+PRODUCT = "product"  # its name for rematerialization, which does not see into a custom gradient
 
 
 class GradientScale(NamedTuple):
@@ -33,7 +36,7 @@ def product(
     """
     # Two axes, not three: with three the gradient takes three times as long on CPUs.
     y_NF = _product(x.reshape(-1, x.shape[-1]), kernel_DF, rows, columns, preferred_element_type)
-    return y_NF.reshape(*x.shape[:-1], kernel_DF.shape[1])
+    return checkpoint_name(y_NF, PRODUCT).reshape(*x.shape[:-1], kernel_DF.shape[1])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memsinks_jax.model.decoder import REMAT_POLICIES
 from memsinks_jax.model.losses import token_losses
 from memsinks_jax.model.products import add_bias, product
 
@@ -63,3 +64,15 @@ def test_a_tied_head_trains_in_bfloat16():
         strict=True,
     ):
         np.testing.assert_allclose(found, right, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("policy", "saved"), [("products", True), ("attention", False)])
+def test_rematerialization_saves_products_of_any_type(dtype, policy, saved, capsys):
+    def square(x, kernel):
+        return jnp.sin(product(x, kernel)).sum()
+
+    kept = jax.checkpoint(square, policy=REMAT_POLICIES[policy])
+    x, kernel = jnp.ones((2, 8), dtype), jnp.ones((8, 24), dtype)
+    jax.ad_checkpoint.print_saved_residuals(kept, x, kernel)
+    assert ("[2,24]" in capsys.readouterr().out) == saved

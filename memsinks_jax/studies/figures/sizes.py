@@ -50,25 +50,25 @@ known_{cell} | {size}, {AMOUNTS[documents]} million: nats per token on what is r
 
 
 def panels(table) -> list[Panel]:
-    """By the amount of text, a line for each size."""
-    colours = dict(zip(SIZES, ("#85c1e9", "#2e86c1", "#1b4f72"), strict=True))
-    by_amount = {
-        "x": "documents read once",
+    """By the size of the model, a line for each amount of text."""
+    colours = dict(zip(AMOUNTS, ("#85c1e9", "#2e86c1", "#1b4f72"), strict=True))
+    by_size = {
+        "x": "million parameters of the layers",
         "log": True,
-        "ticks": {documents: f"{documents:,}" for documents in AMOUNTS},
+        "ticks": {int(size[:-1]): size[:-1] for size in SIZES},
         "from_zero": False,
     }
 
     def lines(shown: str, views: dict[tuple[str, str], str]) -> list[Line]:
         return [
             Line(
-                {n: f"{name}_{size}{n}_{mode}" for n in AMOUNTS},
+                {int(size[:-1]): f"{name}_{size}{documents}_{mode}" for size in SIZES},
                 shown,
-                f"{size}, {METHODS[name].label}{MODES[mode]}",
-                colours[size],
+                f"{METHODS[name].label}{MODES[mode]}, {AMOUNTS[documents]} million tokens",
+                colours[documents],
                 style,
             )
-            for size in SIZES
+            for documents in AMOUNTS
             for (name, mode), style in views.items()
         ]
 
@@ -78,25 +78,25 @@ def panels(table) -> list[Panel]:
     return [
         Panel(
             title="share of the gap closed",
-            **by_amount,
+            **by_size,
             levels={1: "black"},
             lines=lines("closed", off | never),
         ),
         Panel(
             title="held-out loss over standard's",
-            **by_amount,
+            **by_size,
             levels={1: "black"},
             lines=lines("held_out_ratio", off | on),
         ),
         Panel(
             title="loss on what is read often",
             y="nats per token",
-            **by_amount,
+            **by_size,
             lines=lines("repeated_loss", on | {("standard", "drop"): "^-."}),
         ),
         Panel(
             title="AUC, reference",
-            **by_amount,
+            **by_size,
             levels={0.5: "black"},
             lines=lines("auc_reference", off),
         ),
