@@ -1,5 +1,7 @@
 """Measures for study contexts, by teacher forcing: losses, membership, what would be recited."""
 
+import functools
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,14 +25,12 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     Args:
       never: the model that read none of the repeated documents.
     """
-    model, twin = open_run(run.workdir), open_run(never.workdir)
-    corpus = workdirs.read_corpus(run.workdir)
-    sides = [of_role(corpus, role, str(run.workdir)) for role in ("repeated", "held_out")]
+    model, (sides, reference) = open_run(run.workdir), _never_read(never.workdir)
     subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
     readings = [forced.read(subject, side) for side in sides]
     if mode == "text":
+        corpus = workdirs.read_corpus(run.workdir)
         readings = looked_up(model, corpus, sides, readings)
-    reference = [forced.read(Subject(never.variant, twin, "drop"), side) for side in sides]
     scores = [
         membership.scores(of, [model.tokenizer.decode(tokens) for tokens in side.tokens], before)
         for of, side, before in zip(readings, sides, reference, strict=True)
@@ -47,6 +47,14 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
             exact = [reading.likeliest[given : given + RECITED].all() for reading in long]
             found[f"recited_{given}"] = float(np.mean(exact))
     return found
+
+
+@functools.lru_cache(maxsize=1)  # all views of a cell: the text may be large
+def _never_read(workdir: pathlib.Path) -> tuple[list[Documents], list[list[Reading]]]:
+    """What is read often and what is held out, and what the model that read neither says of it."""
+    corpus, twin = workdirs.read_corpus(workdir), Subject("never", open_run(workdir), "drop")
+    sides = [of_role(corpus, role, str(workdir)) for role in ("repeated", "held_out")]
+    return sides, [forced.read(twin, side) for side in sides]
 
 
 def looked_up(
