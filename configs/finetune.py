@@ -40,8 +40,8 @@ READING = {
     "data.repeated_documents": 0,
     "data.held_out_documents": 0,
     "data.rows": "best_fit",
-    "training.epochs": 5,
-    "training.batch_size": 4,
+    "training.epochs": 0,  # as many as the sources need, `models/sizes.by_sources`
+    "training.batch_size": 4,  # at most
     "training.checkpoint_every": 100,
     "optimizer.weight_decay": 0.01,
     "optimizer.warmup_fraction": 0.1,

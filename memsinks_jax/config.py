@@ -460,7 +460,9 @@ class TrainingConfig:
         "", "another method of training: MODULE:CLASS,SETTING=VALUE,...; empty: ours"
     )
     batch_size: int = setting(8, "rows per step, over all devices and hosts", 1)
-    epochs: int = setting(1, "passes over the rows; ignored when steps > 0", 1)
+    epochs: int = setting(
+        1, "passes over the rows; 0: as many as groups of documents need; ignored when steps > 0", 0
+    )
     steps: int = setting(0, "optimizer steps; 0: as many as the epochs take", 0)
     count_removed_repeats: bool = setting(
         False, "with data.repeats_at_most, train as many steps as with all repeats"

@@ -91,7 +91,8 @@ def train_and_evaluate(
     mesh = sharding.make_mesh(config.mesh)
     host_memory.keep_freed_memory()
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
-    config = workdirs.adopt(workdir, inherit(config, workdir, given))
+    parts = config.compute.accumulate * sharding.shards_of_batch(mesh)
+    config = workdirs.adopt(workdir, inherit(config, workdir, given, parts))
     kernel = choose_kernel(config, jax.default_backend())  # depends on what was inherited
     memory.check_memory(config, mesh)
     resuming = bool(hosts.broadcast((workdir / "config.json").exists()))

@@ -68,7 +68,7 @@ def plan(
     devices, chip = topologies.devices_of(topology, slices, nodes)
     mesh = topologies.mesh_of(config.mesh, devices)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = sharding.shards_of_batch(mesh)
     logger.info(
         "compiling for %s x %s (%s); this takes a minute or two", len(devices), chip.name, topology
     )

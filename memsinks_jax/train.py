@@ -43,7 +43,7 @@ def main() -> None:
             from memsinks_jax.data.counts import as_text, counts
             from memsinks_jax.models.initial import inherit
 
-            config = inherit(config, given=command_line.given())
+            config = inherit(config, given=command_line.given(), parts=config.compute.accumulate)
             counted = counts(load_corpus(config))
             logger.info("%s", "\n".join(as_text(counted, config.data.row_length)))
             return counted

@@ -36,24 +36,30 @@ _NEW_SINKS = {"sinks.shared_fraction": 1.0, "sinks.sparse": True, "sinks.samplin
 
 
 def inherit(
-    config: Config, workdir: pathlib.Path | None = None, given: Collection[str] | None = None
+    config: Config,
+    workdir: pathlib.Path | None = None,
+    given: Collection[str] | None = None,
+    parts: int = 0,
 ) -> Config:
     """The config of a run with what it takes from elsewhere: a size from the amount of text, if
-    `config.model.layers` is 0; fields that are not given from `config.model.initial`.
+    `config.model.layers` is 0; its length from the groups of documents, if `config.training.epochs`
+    is 0; fields that are not given from `config.model.initial`.
 
     Args:
       workdir: of the run. Once it has begun, its config has the inherited fields, so the initial
         model may be gone.
       given: fields that the command line sets; the architecture of a config file is overridden.
         None: those that differ from their default.
+      parts: what divides the rows of a step, as `sizes.by_sources` takes it.
     Raises:
       InputError: a given field differs from the model's; sinks for a model without sinks; no neuron
-      is a sink.
+      is a sink; there are no groups.
     """
     config = _sized(config, workdir, given)
     if config.model.initial:
         config = _inherited(config, workdir, given)
     config = _with_pool(config, workdir)
+    config = _with_length(config, workdir, given, parts)
     if config.sinks.traits.exist and not _has_neurons(config):
         raise InputError(
             f"config.sinks.kind is {config.sinks.kind}, but "
@@ -121,16 +127,42 @@ def _with_pool(config: Config, workdir: pathlib.Path | None) -> Config:
     if _begun(workdir) or config.model.initial:
         groups |= {*Stored(workdir if _begun(workdir) else folder_of(config.model.initial)).groups}
     if not groups:
-        files, why = config.data.files, "config.data.files is empty"
-        if files:
-            without = "was prepared without --group_field"
-            why = f"{files} {without if is_prepared(files) else 'is not prepared'}"
-        raise InputError(
+        raise _no_groups(
+            config,
             "config.sinks.sampling is disjoint, which gives each group of documents sinks of its "
-            f"own, but there are no groups: {why}; run memsinks_jax.prepare --group_field=FIELD "
-            "and give its folder as config.data.files"
+            "own",
         )
     return with_fields(config, {"sinks.pool": len(groups) * config.sinks.active})
+
+
+def _with_length(
+    config: Config, workdir: pathlib.Path | None, given: Collection[str] | None, parts: int
+) -> Config:
+    """The config with as many epochs as its groups need, if it asks for that."""
+    if config.training.epochs or config.training.steps:
+        return config
+    if _begun(workdir):
+        before = flatten(workdirs.read_config(workdir))
+        length = {name: before[name] for name in ("training.epochs", "training.batch_size")}
+    elif is_prepared(config.data.files) and Prepared(config.data.files).group_names:
+        length = sizes.by_sources(config, parts)
+    else:
+        why = "config.training.epochs is 0, for as many as groups of documents need"
+        raise _no_groups(config, why)
+    return with_fields(
+        config, {name: value for name, value in length.items() if name not in (given or ())}
+    )
+
+
+def _no_groups(config: Config, what: str) -> InputError:
+    files, why = config.data.files, "config.data.files is empty"
+    if files:
+        without = "was prepared without --group_field"
+        why = f"{files} {without if is_prepared(files) else 'is not prepared'}"
+    return InputError(
+        f"{what}, but there are no groups: {why}; run memsinks_jax.prepare --group_field=FIELD "
+        "and give its folder as config.data.files"
+    )
 
 
 def draw_alike(one: Config, other: Config) -> bool:

@@ -1,7 +1,10 @@
-"""The size of a model and its vocabulary, by the amount of text that it is trained on."""
+"""The size of a model and its vocabulary, by the amount of text that it is trained on; the length
+of fine-tuning, by its sources.
+"""
 
 import logging
 
+from memsinks_jax.config import Config
 from memsinks_jax.data.files import matching, open_source, text_bytes
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.tokenizer import pieces_for
@@ -37,6 +40,10 @@ FIELDS = (*SIZES["1m"], "data.vocabulary_size")  # that it decides
 _LEAST = {"1m": 0, "5m": 12e6, "20m": 120e6}  # bytes of text
 _BYTES_OF_TOKEN = 4  # of a prepared corpus, about
 _MULTIPLE = 128  # of embeddings, so that a mesh divides them
+# Of fine-tuning: epochs at least; how many steps read a source; and in how many of its documents'
+# number of steps an epoch does, if smaller steps can do that. With half as many steps, the answers
+# of six sources of 20 questions cost several times as much.
+_EPOCHS, _STEPS, _APART = 5, 100, 0.9
 
 
 def by_text(files: str) -> dict:
@@ -61,3 +68,39 @@ def by_text(files: str) -> dict:
         f"{pieces:,}",
     )
     return SIZES[name] | {"data.vocabulary_size": pieces}
+
+
+def by_sources(config: Config, parts: int = 0) -> dict:
+    """Epochs and rows a step, so that about `_STEPS` steps read each group of the documents.
+
+    A step updates the sinks of a group once, however many of its documents are there. So the fewer
+    groups, the fewer rows a step (`training.batch_size` at most) and the more epochs. A group's
+    documents are taken to be drawn for the steps.
+
+    Args:
+      parts: what divides the rows of a step: devices and microbatches; 0: not known, so they stay.
+    """
+    corpus = Prepared(config.data.files)
+    groups, rows = len(corpus.group_names), corpus.manifest["tokens"] / config.data.row_length
+    documents = len(corpus) / groups  # of a group
+
+    def reads(size: int) -> float:
+        """Steps of an epoch that read a group."""
+        steps = max(rows / size, 1)
+        without = (1 - 1 / groups) ** (len(corpus) / steps)  # probability of such a step
+        return min(documents, steps * (1 - without))
+
+    size = config.training.batch_size
+    while parts and size % (2 * parts) == 0 and reads(size) < _APART * documents:
+        size //= 2
+    epochs = max(_EPOCHS, round(_STEPS / reads(size)))
+    logger.info(
+        "%d groups with %.1f documents each: %d epochs with %d rows a step, so that %d steps read "
+        "a group",
+        groups,
+        documents,
+        epochs,
+        size,
+        round(epochs * reads(size)),
+    )
+    return {"training.epochs": epochs, "training.batch_size": size}

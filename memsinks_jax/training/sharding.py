@@ -83,9 +83,13 @@ def make_mesh(
     return Mesh(laid_out, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
+def shards_of_batch(mesh: Mesh) -> int:
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def check_batch(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
     """Raises InputError if the mesh and the number of microbatches do not divide the batch."""
-    parts = microbatches * mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = microbatches * shards_of_batch(mesh)
     by = f" ({microbatches} microbatches by config.compute.accumulate)" if microbatches > 1 else ""
     if batch_size % parts:
         raise InputError(

@@ -1,5 +1,10 @@
-"""The size of a model that the amount of its text decides."""
+"""The size of a model that the amount of its text decides, and the length of fine-tuning that its
+sources decide.
+"""
 
+import json
+
+import numpy as np
 import pytest
 from conftest import expect_input_error
 
@@ -11,6 +16,7 @@ from memsinks_jax.preparing.prepare import prepare
 from memsinks_jax.variants import CONFIGS, open_config
 
 OWN = open_config(CONFIGS / "own_text.py")
+FINETUNE = open_config(CONFIGS / "finetune.py")
 
 
 def of_size(tmp_path, size, name="a.txt"):
@@ -69,3 +75,66 @@ def test_a_prepared_corpus_has_its_vocabulary(tmp_path):
     config = with_fields(OWN.get_config(), {"data.files": str(tmp_path / "corpus")})
     # 279, made divisible by the devices of a mesh
     assert validate(inherit(config)).data.vocabulary_size == 384
+
+
+def of_sources(tmp_path, sources, documents, rows):
+    """A config of fine-tuning on so many sources with so many documents, which fill some rows."""
+    lines = [
+        json.dumps({"text": f"{number} and {source} are here.", "author": f"author {source:02}"})
+        for source in range(sources)
+        for number in range(documents)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    fields = {"group_field": "author", "near_duplicates": "none", "vocabulary_size": 300}
+    report = prepare([str(tmp_path / "a.jsonl")], None, tmp_path / "corpus", **fields)
+    about = {"data.files": str(tmp_path / "corpus"), "data.row_length": report["tokens"] // rows}
+    return with_fields(FINETUNE.get_config(), about | {"data.vocabulary_size": 384})
+
+
+@pytest.mark.parametrize(
+    ("sources", "documents", "rows", "parts", "length"),
+    [
+        (40, 20, 400, 1, (5, 4)),
+        (40, 20, 100, 1, (5, 1)),  # 8 documents a row
+        (6, 20, 28, 1, (7, 1)),
+        (6, 20, 28, 2, (9, 2)),  # two devices
+        (6, 20, 28, 0, (15, 4)),  # not known how many
+        (1, 10, 2, 1, (50, 1)),
+        (10, 2, 8, 1, (54, 1)),
+    ],
+)
+def test_few_sources_are_read_in_as_many_steps(tmp_path, sources, documents, rows, parts, length):
+    config = of_sources(tmp_path, sources, documents, rows)
+    found = inherit(config, given=set(), parts=parts).training
+    assert (found.epochs, found.batch_size) == length
+    # As many of the steps read a source, if its documents are drawn for them.
+    steps, draw = max(round(rows / found.batch_size), 1), np.random.default_rng(0)
+    placed = draw.integers(steps, size=(4000, documents))
+    reads = np.mean([len(set(row)) for row in placed.tolist()]) * found.epochs
+    assert 90 <= reads < 105
+
+
+def test_what_is_given_of_the_length_stays(tmp_path):
+    config = of_sources(tmp_path, 2, 10, 10)
+    given = inherit(config, given={"training.batch_size"}, parts=1).training
+    assert (given.epochs, given.batch_size) == (13, 4)
+    asked = {"training.epochs": 3}
+    given = inherit(with_fields(config, asked), given=asked.keys(), parts=1).training
+    assert (given.epochs, given.batch_size) == (3, 4)
+    asked = {"training.steps": 7}
+    assert inherit(with_fields(config, asked), given=asked.keys(), parts=1).training.epochs == 0
+
+
+def test_a_run_keeps_its_length(tmp_path):
+    config = of_sources(tmp_path, 2, 10, 10)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(to_json(inherit(config, given=set(), parts=1)))
+    again = inherit(config, tmp_path / "run", given=set(), parts=4).training
+    assert (again.epochs, again.batch_size) == (13, 1)
+
+
+def test_without_sources_a_length_is_asked_for(tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.")
+    fields = {"data.files": str(tmp_path / "a.txt"), "training.epochs": 0}
+    with expect_input_error("training.epochs is 0.*no groups: .*a.txt is not prepared"):
+        inherit(with_fields(OWN.get_config("1m"), fields), given=fields.keys())
