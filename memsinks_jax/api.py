@@ -16,7 +16,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -35,7 +35,8 @@ from memsinks_jax.model import placement
 from memsinks_jax.model.decoder import no_change
 from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models.origin import open_chat
-from memsinks_jax.models.trained import open_run
+from memsinks_jax.models.stored import Stored
+from memsinks_jax.models.trained import nearest_groups, numbered_id, open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.kinds import MODES, has_sinks
 
@@ -55,15 +56,22 @@ class Model:
 
     Args:
       memories: files that edit has written, all of which are in the model.
+      only: names of those source files of a folder that are read; None: all.
     """
 
-    def __init__(self, place: str | os.PathLike, memories: Sequence[str] = ()):
+    def __init__(
+        self,
+        place: str | os.PathLike,
+        memories: Sequence[str] = (),
+        only: Collection[str] | None = None,
+    ):
         """Raises InputError if there is no model, or a damaged one."""
         if not isinstance(place, str | os.PathLike):
             raise InputError(
                 f"{place!r:.60} is no place of a model; give the path of a run or a folder"
             )
-        self.place, self.run = pathlib.Path(place), open_run(pathlib.Path(place))
+        self.place = pathlib.Path(place)
+        self.run = open_run(self.place, only=only)
         loaded = load_all(memories, self.run.config, self.run.params)
         self._change = functools.partial(interventions, loaded) if loaded else no_change
         self.generator = Generator.of(self.run, self._change)
@@ -232,7 +240,8 @@ def evaluate(
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document":
       [{"source", "id", "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
-    model, floor = Model(workdir, memories), None
+    whose = _whose(workdir, mode, [], group) if group and files else None
+    model, floor = Model(workdir, memories, whose), None
     if files:
         texts, found = _of_files(model, mode, files, group)
     elif group:
@@ -321,6 +330,20 @@ def _answering(
     return [texts[i] for i in usable], documents.chosen(usable)
 
 
+def _whose(
+    place: pathlib.Path, mode: str, prompts: Sequence[str], group: str
+) -> list[str | None] | None:
+    """Whose sinks are on for each prompt, in a folder with a file for each source: the other files
+    need not be read. None: it is no such folder, or all are on.
+    """
+    if mode != "own" or not (stored := Stored(place)).sources or not stored.groups:
+        return None
+    if group:
+        numbered_id(group, stored.groups)  # raises InputError for another name
+        return [group]
+    return nearest_groups(stored, [stored.tokenizer.encode(prompt) for prompt in prompts])
+
+
 def generate(
     workdir: pathlib.Path,
     prompts: list[str],
@@ -350,10 +373,15 @@ def generate(
     """
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
-    trained = Model(workdir, memories)
+    whose = None if document else _whose(workdir, settings.sinks, prompts, group)
+    if whose is not None and not any(whose):
+        logger.info("about none of the sources: their sinks are dropped")
+        settings = dataclasses.replace(settings, sinks="drop")
+    trained = Model(workdir, memories, whose and {name for name in whose if name})
     run, identity = trained.run, trained.identity(document, group)
     if identity is None and trained.finds_groups(settings.sinks):
-        identity = run.nearest_ids(list(map(run.tokenizer.encode, prompts)))
+        tokens = map(run.tokenizer.encode, prompts)
+        identity = run.ids_of_groups(whose) if whose else run.nearest_ids(list(tokens))
         logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
@@ -361,7 +389,7 @@ def generate(
             "with the prompt (see documents.jsonl of the run), or --group=NAME"
         )
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
-    if not has_sinks(run.config):
+    if not has_sinks(run.config) and whose is None:
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
     if settings.sinks == "own" and (document or group) and not run.opened(identity):
         name = printable(group) or f"document {document}"

@@ -9,6 +9,7 @@ our config. Groups are numbered in the order of their names. Finding a file need
 """
 
 import concurrent.futures
+import copy
 import functools
 import hashlib
 import importlib.resources
@@ -19,7 +20,7 @@ import shutil
 import string
 import textwrap
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import ml_dtypes
@@ -74,15 +75,19 @@ class Sources:
                     "them"
                 )
             self.files[one.name] = one
+        self._config = config
+
+    @property
+    def config(self) -> Config:
         count = sum(source.sinks for source in self.files.values())
         pool = {"sinks.pool": count}
-        if config.sinks.traits.by_context:
-            pool = {"contexts.rows": config.contexts.rows + count}
-        self.config = with_fields(config, pool)
+        if self._config.sinks.traits.by_context:
+            pool = {"contexts.rows": self._config.contexts.rows + count}
+        return with_fields(self._config, pool)
 
     @functools.cached_property
     def base(self) -> str:
-        return base_of(self.folder, self.config)
+        return base_of(self.folder, self._config)
 
     def find(self, name: str) -> Source:
         """The file of a source. Raises InputError if there is none."""
@@ -92,6 +97,12 @@ class Sources:
                 f"{some(list(map(shown, self.files))) or 'none'}"
             )
         return self.files[name]
+
+    def only(self, names: Collection[str]) -> "Sources":
+        """The same folder as if it had these sources alone. Raises InputError as `find`."""
+        some_of = copy.copy(self)
+        some_of.files = {name: self.find(name) for name in sorted(set(names))}
+        return some_of
 
     def fitting(self) -> list[Source]:
         """All sources by their numbers. Raises InputError for another number of sinks."""

@@ -5,7 +5,7 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
@@ -41,14 +41,23 @@ class Stored:
       InputError: it is no model, or one that cannot be read exactly.
     """
 
-    def __init__(self, place: pathlib.Path, step: int | None = None):
-        """`step`: of a run's checkpoint; None: the newest undamaged one."""
+    def __init__(
+        self, place: pathlib.Path, step: int | None = None, only: Collection[str] | None = None
+    ):
+        """Opens a place.
+
+        Args:
+          step: of a run's checkpoint; None: the newest undamaged one.
+          only: names of those source files of a folder that are read; None: all.
+        """
         self.place, self._step = place, step
         self._is_gguf = place.suffix == SUFFIX and place.is_file()
         # Our config.json has the first key, and theirs the second.
         keys = {} if self._is_gguf else _content(place)
         self.is_run = "sinks" in keys and "model_type" not in keys
         self.sources = None if self.is_run else sources.in_folder(place)
+        if only is not None:
+            self.sources = self.sources.only(only)
         ours = place / sources.CONFIG
         if self.is_run:
             self.config = workdirs.read_config(place)

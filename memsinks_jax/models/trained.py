@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
@@ -69,15 +69,17 @@ class Trained:
         Of groups with equal shares the first by name is chosen: numbers are others in a run than in
         its folder with sources. A text that is about no group has the id of none, and so no sinks.
         """
-        return np.stack(
-            [self._nearest_id(words_of(text, self.tokenizer.special)) for text in texts]
-        )
+        return self.ids_of_groups(nearest_groups(self, texts))
 
-    def _nearest_id(self, words: np.ndarray) -> np.ndarray:
-        number = min(self.nearest(words), key=self.groups.__getitem__, default=None)
-        return (
-            NO_NUMBER if number is None else ids.numbered_id(group_id(self.groups[number]), number)
-        )
+    def ids_of_groups(self, names: Sequence[str | None]) -> np.ndarray:
+        """The ids of groups, as `group_id`; of None that of no group -> uint32 (n, 2)."""
+        return np.stack([NO_NUMBER if name is None else self.group_id(name) for name in names])
+
+
+def nearest_groups(model: Trained | Stored, texts: Sequence[np.ndarray]) -> list[str | None]:
+    """The names of the groups that texts are about, as `Trained.nearest_ids`; None for none."""
+    words = (words_of(text, model.tokenizer.special) for text in texts)
+    return [min((model.groups[n] for n in model.nearest(of)), default=None) for of in words]
 
 
 def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
@@ -91,11 +93,13 @@ def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:
     return ids.numbered_id(group_id(name), groups.index(name))
 
 
-def open_run(place: pathlib.Path, step: int | None = None) -> Trained:
+def open_run(
+    place: pathlib.Path, step: int | None = None, only: Collection[str] | None = None
+) -> Trained:
     """Reads a workdir, a Hugging Face folder or a GGUF file onto the local devices.
 
     Args:
-      step: of a run's checkpoint; None: the newest undamaged one.
+      step, only: as `Stored` takes them.
 
     Parameters are sharded on the run's mesh if it covers these devices. Otherwise, and for a
     folder, fsdp splits them over all devices.
@@ -104,7 +108,7 @@ def open_run(place: pathlib.Path, step: int | None = None) -> Trained:
       InputError: it is none of these, or damaged.
     """
     host_memory.keep_freed_memory()
-    stored = Stored(place, step)
+    stored = Stored(place, step, only)
     config = with_fields(stored.config, BEST_KERNEL)
     if stored.is_run:
         params = stored.checkpoints.restore_params(

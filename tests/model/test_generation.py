@@ -315,7 +315,7 @@ def test_what_the_generator_refuses(gpt2):
 def test_the_commands_result(gpt2, monkeypatch, tmp_path):
     config, params, generator = gpt2
     run = Trained(config, Bytes(), params, 5, EVERYBODY)
-    monkeypatch.setattr(api, "open_run", lambda workdir: run)
+    monkeypatch.setattr(api, "open_run", lambda place, only: run)
     settings, seen = Settings(TOKENS, temperature=0, sinks="own"), []
     identity = IDENTITIES[3]
     result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity), seen.append)
@@ -341,7 +341,7 @@ def test_a_document_that_did_not_come_back_has_no_sinks(
     config, params, generator = gpt2
     known = ids.as_numbers(IDENTITIES[3:4] if came_back else IDENTITIES[:1])
     run = Trained(config, Bytes(), params, 5, Opened(SinksConfig(opens_at=2), lambda: known))
-    monkeypatch.setattr(api, "open_run", lambda workdir: run)
+    monkeypatch.setattr(api, "open_run", lambda place, only: run)
     identity, settings = IDENTITIES[3], Settings(8, temperature=0, sinks="own")
     result = command.generate(tmp_path, ["Once"], settings, ids.to_hex(identity))
     (expected,) = generator(["Once"], dataclasses.replace(settings, sinks=mode), identity)

@@ -315,6 +315,38 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
 
 
+def test_no_other_source_is_read_to_serve_one(folder, tmp_path, monkeypatch, caplog):
+    place, decode = folder[0], open_model(folder[0]).run.tokenizer.decode
+    (tmp_path / "text.txt").write_text("Once there was a fox, who had a friend.")
+    # what `anna` writes about, and what nobody does
+    prompts = [decode(TEXTS[NAMES.index("anna")]), "Once there was a fox."]
+    settings = Settings(sinks="own", max_tokens=4, temperature=0)
+
+    def asked():
+        return [
+            generate(place, prompts, settings)["text"],
+            generate(place, prompts[:1], settings, group="model")["text"],
+            generate(place, prompts[1:], settings)["text"],
+            evaluate(place, "own", str(tmp_path / "text.txt"), group="..")["loss"],
+        ]
+
+    # with all of them open
+    trained = open_model(place)
+    texts = [trained.generate(one, "own", max_tokens=4, temperature=0) for one in prompts]
+    named = trained.generate(prompts[0], "own", group="model", max_tokens=4, temperature=0)
+    (loss,) = trained.loss([(tmp_path / "text.txt").read_text()], "own", group="..")
+    read, rows = [], sources.read_rows
+    monkeypatch.setattr(
+        sources, "read_rows", lambda source, *of: (read.append(source.name), rows(source, *of))[1]
+    )
+    with caplog.at_level("INFO"):
+        assert asked() == [texts, named, texts[1], pytest.approx(loss)]
+    assert read == ["anna", "model", ".."]
+    assert "groups: anna, none" in caplog.text and "about none of the sources" in caplog.text
+    with expect_input_error("no group 'ana' among 5; did you mean 'anna"):
+        evaluate(place, "own", str(tmp_path / "text.txt"), group="ana")
+
+
 def test_a_removed_source_is_gone_and_nothing_else_changes(folder, tmp_path):
     place = copied(folder, tmp_path)
     before, whole = contents(place), open_run(place)

@@ -117,7 +117,7 @@ def test_a_folder_with_sinks_is_opened_where_its_kernel_cannot_run(split, tmp_pa
 
 def test_losses_are_those_of_one_device(split, monkeypatch):
     on_mesh = evaluation.evaluate(split, "own", role="repeated")
-    monkeypatch.setattr(api, "open_run", lambda workdir: on_one_device(open_run(workdir)))
+    monkeypatch.setattr(api, "open_run", lambda place, only: on_one_device(open_run(place)))
     assert on_mesh["loss"] == pytest.approx(
         evaluation.evaluate(split, "own", role="repeated")["loss"], rel=1e-5
     )
