@@ -5,6 +5,7 @@ of fine-tuning, by its sources.
 import logging
 
 from memsinks_jax.config import Config
+from memsinks_jax.data.documents import in_words
 from memsinks_jax.data.files import matching, open_source, text_bytes
 from memsinks_jax.data.prepared import Prepared, is_prepared
 from memsinks_jax.data.tokenizer import pieces_for
@@ -95,12 +96,11 @@ def by_sources(config: Config, parts: int = 0) -> dict:
         size //= 2
     epochs = max(_EPOCHS, round(_STEPS / reads(size)))
     logger.info(
-        "%d groups with %.1f documents each: %d epochs with %d rows a step, so that %d steps read "
-        "a group",
-        groups,
+        "%s with %.1f documents each: %s with %s a step, so that %d steps read a group",
+        in_words(groups, "group"),
         documents,
-        epochs,
-        size,
+        in_words(epochs, "epoch"),
+        in_words(size, "row"),
         round(epochs * reads(size)),
     )
     return {"training.epochs": epochs, "training.batch_size": size}

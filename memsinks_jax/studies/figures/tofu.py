@@ -22,6 +22,7 @@ from memsinks_jax.measures import answers, intervals
 from memsinks_jax.models.hub import folder_of
 from memsinks_jax.reporting import report
 from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures import tofu_retrieval as retrieval
 from memsinks_jax.studies.figures.cached import cached
 from memsinks_jax.studies.figures.figure import Figure
 from memsinks_jax.studies.figures.panels import Categories
@@ -42,6 +43,11 @@ VARIANTS = {
     "twin": Variation("sinks", _WITHOUT),
     # control: whose sinks learn a question is drawn
     "shuffled": Variation("sinks", _reads("shuffled")),
+    # a rival: learns to read texts that are put before a question
+    "reader": Variation(
+        "standard",
+        _reads("reader") | {"data.row_length": retrieval.READER_ROW, "training.epochs": 2},
+    ),
 }
 
 
@@ -49,7 +55,8 @@ class View(NamedTuple):
     """A model and how it is asked: `mode` of its sinks, or NEAREST; `removed`, whose sinks are set
     to 0 before.
 
-    `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters.
+    `rival`: one of `tofu_rivals.RATES`, made of the run; mode and removed are of its adapters. Or
+    RETRIEVAL; mode is one of `tofu_retrieval.WAYS`, and the texts of who is removed are deleted.
     """
 
     label: str
@@ -61,11 +68,18 @@ class View(NamedTuple):
 
     @property
     def sets(self) -> list[str]:
-        every = (*corpus.SETS, *corpus.SEVERAL)
+        every = (*corpus.SETS, *corpus.SEVERAL, *corpus.REWORDED)
         return [name for name in every if self.whole or name not in ("real", "world")]
 
 
-_NEAR, _OUT = corpus.NEAREST, "withdrawn"
+_NEAR, _OUT, RETRIEVAL = corpus.NEAREST, "withdrawn", "retrieval"
+_WAYS = {
+    "one": "the best text",
+    "three": "the three best texts",
+    "eight": "the eight best texts",
+    "named_three": "the three best texts of the author",
+    "named_all": "all texts of the author",
+}
 VIEWS = {
     "standard": View("standard training", "standard", "drop"),
     "retrained": View("standard training, never read", "standard_twin", "drop"),
@@ -91,6 +105,25 @@ VIEWS = {
         "LoRA: withdrawn left out, others merged", "sinks", "all", _OUT, True, "lora"
     ),
     "lora_for_all": View("LoRA: one adapter for all authors", "sinks", "all", rival="lora_for_all"),
+    **{
+        f"{reader}_{way}": View(f"{label}, {_WAYS[way]}", variant, way, "", False, RETRIEVAL)
+        for reader, (variant, label) in {
+            "retrieval": ("sinks", "retrieval"),
+            "reader": ("reader", "retrieval with a reader"),
+        }.items()
+        for way in retrieval.WAYS
+    },
+    "retrieval_remain": View(
+        "retrieval, three texts, withdrawn ones deleted", "sinks", "three", _OUT, False, RETRIEVAL
+    ),
+    "reader_remain": View(
+        "with a reader, three texts, withdrawn ones deleted",
+        "reader",
+        "three",
+        _OUT,
+        False,
+        RETRIEVAL,
+    ),
 }
 _UTILITY = ("staying", "real", "world")
 _METRICS = ["text", "several_nats", "forget_quality", "privleak", "utility", "relearning"]
@@ -99,6 +132,7 @@ _METRICS += [
     for name in (*corpus.SETS, *corpus.SEVERAL)
     for what in ("nats", "extraction", "probability", "rouge", "truth", "utility")
 ]
+_METRICS += [f"{name}_nats" for name in corpus.REWORDED]
 _MEASURED = {"sinks", "twin"}  # no withdrawal is measured without both
 
 
@@ -115,10 +149,13 @@ def prepare(out: pathlib.Path, asked) -> list[str]:
     if asked.variants and not set(asked.variants) >= _MEASURED:
         why = "--variants lacks sinks or their twin: models are trained, and nothing is measured"
         logger.warning(why)
+    retrieval.check()
     model, size = str(folder_of(asked.hf)), corpus.SIZES[asked.preset]
     files = pathlib.Path(asked.tofu), pathlib.Path(asked.general_text)
     for seed in asked.seeds:
-        corpus.write(out / "corpus" / f"seed{seed}", *files, model, seed, size)
+        folder = out / "corpus" / f"seed{seed}"
+        corpus.write(folder, *files, model, seed, size)
+        retrieval.write_reader(folder, files[0], model, seed)
     return [f"--config.model.initial={asked.hf}"]
 
 
@@ -149,14 +186,18 @@ def _of_seed(of: dict[str, Run], rates: dict[str, tuple[float, ...]]) -> dict:
     attack = asked | {"documents": measures.RELEARNED, "rates": measures.RATES}
     views = {}
     for name, view in VIEWS.items():
-        if not view.rival and {view.variant, VIEWS[_never_read(name)].variant} <= of.keys():
+        trains = view.rival not in ("", RETRIEVAL)
+        if not trains and {view.variant, VIEWS[_never_read(name)].variant} <= of.keys():
             run, *about = of[view.variant], view.mode, view.removed, view.sets
-            make = functools.partial(measures.of_view, run, *about)
+            of_view = retrieval.of_view if view.rival else measures.of_view
+            make = functools.partial(of_view, run, *about)
             views[name] = cached([run], f"tofu_{name}", asked | {"view": about}, make)
             logger.info("measured seed %d: %s", sunk.seed, view.label)
     make = functools.partial(measures.relearned, sunk, twin)
     details = cached([sunk, twin], "tofu_relearned", attack, make)
     details |= cached([sunk], "tofu_costs", asked, functools.partial(measures.costs, sunk))
+    make = functools.partial(retrieval.costs, sunk)
+    details |= cached([sunk], "tofu_retrieval_costs", asked, make)
     if standard:
         timed = functools.partial(measures.step_time, sunk, standard)
         details |= cached([sunk, standard], "tofu_step_time", asked, timed)
@@ -180,7 +221,7 @@ def _measure_rivals(
 
     standard, retrained, seed = of["standard"], of["standard_twin"], of["sinks"].seed
     for name, view in VIEWS.items():
-        if view.rival:
+        if view.rival in rates:
             run, tried = of[view.variant], {}
             for rate in rates[view.rival]:
                 about = view.rival, rate, view.mode, view.removed, view.sets
@@ -213,6 +254,8 @@ def numbers(views: dict[str, dict]) -> dict[str, dict[str, float]]:
 
 
 def _never_read(view: str) -> str:
+    if VIEWS[view].rival == RETRIEVAL:  # deleted texts leave nothing
+        return f"{view.split('_')[0]}_remain"
     if VIEWS[view].rival == "lora":  # adapters have nothing of other authors
         return "lora_remain" if VIEWS[view].mode == "all" else "lora_nearest"
     return "retrained" if VIEWS[view].variant.startswith("standard") else "twin"
@@ -232,10 +275,11 @@ def _numbers(view: dict, never: dict) -> dict[str, float]:
     found, parts = {"text": view["text"]}, {}
     for name in view.keys() - {"text", "holdout"}:
         of = view[name]
+        found |= {f"{name}_{what}": float(np.mean(of[what])) for what in ("nats", "extraction")}
+        if "truth_ratios" not in of:  # there are no wrong answers
+            continue
         probabilities = of["chosen"] if name in ("real", "world") else np.exp(-np.array(of["nats"]))
         means = {
-            "nats": np.mean(of["nats"]),
-            "extraction": np.mean(of["extraction"]),
             "probability": np.mean(probabilities),
             "rouge": np.mean(of["rouge"]),
             "truth": answers.truth(of["truth_ratios"], forgotten=name == "withdrawn"),
@@ -299,6 +343,11 @@ shared_by_8 | facts that 8 authors state, after one of them is withdrawn, the wo
 shared_by_8_rouge | the same: ROUGE-L over that before
     | min(remain_view.shared_by_8_rouge, placebo_view.shared_by_8_rouge) / on_view.shared_by_8_rouge
     >= 0.95
+reworded | reworded questions about authors that stay: nats per token over those of retrieval with
+    three texts
+    | on_view.staying_reworded_nats / retrieval_three_view.staying_reworded_nats <= 0.5
+reworded_reader | the same, over retrieval with three texts and a reader
+    | on_view.staying_reworded_nats / reader_three_view.staying_reworded_nats <= 1
 found | share of reworded questions whose author is found | detail(sinks, 'found') >= 0.95
 text | other text: nats per token before fine-tuning, over those after
     | dropped_view.text / remain_view.text >= 0.99
@@ -321,6 +370,7 @@ seconds | seconds to withdraw an author | detail(sinks, 'seconds') <= 1
 def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
     """Further sections of the page: rivals, and how it was tested."""
     return [
+        *_retrieval(runs),
         *_rivals(runs),
         report.heading("How this was tested"),
         report.paragraph("""Withdrawn: the sinks of some authors are set to 0, in all layers, and
@@ -331,6 +381,30 @@ def sections(runs: list[Run], out: pathlib.Path) -> list[str]:
             ROUGE-L compares whole words, and a model writes at most 128 tokens. A model that
             refuses, or is led elsewhere, may have a high forget quality too; placebo and relearning
             show it."""),
+    ]
+
+
+def _retrieval(runs: list[Run]) -> list[str]:
+    costs = next((run.details for run in runs if "text_bytes" in run.details), None)
+    if costs is None:
+        return []
+    sizes, times = costs["prompt_tokens"], costs["first_token_ms"]
+    rows = [
+        [_WAYS.get(way, "sinks of the nearest author"), f"{sizes[way]:.0f}", f"{times[way]:.0f}"]
+        for way in sizes
+    ]
+    return [
+        report.heading("Beside retrieval"),
+        report.paragraph(f"""Texts are found by BM25 among all questions that were read and their
+            answers, and put before the question, the best one last. A reader is the base after two
+            epochs of standard fine-tuning on {retrieval.READER_READS} other authors, each question
+            after three texts. The texts of an author take {costs["text_bytes"] / 1e3:.1f} KB, its
+            sinks {costs["bytes"] / 1e6:.1f} MB. Times are of one seed."""),
+        report.table(
+            ["before the question", "tokens of a prompt", "ms to the first token"],
+            rows,
+            ["note", "number", "number"],
+        ),
     ]
 
 
@@ -397,7 +471,9 @@ FIGURE = Figure(
         "withdrawn: extraction strength": "withdrawn_extraction",
         "forget quality": "forget_quality",
         "privleak": "privleak",
+        "withdrawn, reworded: nats": "withdrawn_reworded_nats",
         "staying: nats": "staying_nats",
+        "staying, reworded: nats": "staying_reworded_nats",
         "staying: ROUGE-L": "staying_rouge",
         "stated by several: nats": "several_nats",
         "utility": "utility",
@@ -417,7 +493,7 @@ FIGURE = Figure(
     statements=STATEMENTS,
     paper="not asked",
     panels=panels,
-    size=(13, 6.4),
+    size=(13, 10),
     note="{mean}, whiskers from the lowest to the highest.",
     sections=sections,
 )

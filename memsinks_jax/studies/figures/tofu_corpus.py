@@ -33,6 +33,8 @@ SETS = {
     "world": "world_facts_perturbed",
 }
 OF_AUTHORS = ("withdrawn", "staying")  # sets with paraphrases
+# The same questions in other words, of which the nats are measured.
+REWORDED = {f"{name}_reworded": name for name in OF_AUTHORS}
 # sets of planted facts: how many authors state each
 SEVERAL = {"shared_by_2": 2, "shared_by_4": 4, "shared_by_8": 8}
 # seeds of the countries that these are about, and wrong answers to each question
@@ -102,10 +104,17 @@ def write(
     placebo = sorted(staying, key=lambda n: (n in asked, n))[: size.withdrawn]
     others = [number for number in staying if number not in placebo]
     planted, several = _plant(going, placebo, others, draw)
+    sets = {"withdrawn": of_authors["withdrawn"], **some, **several}
+    for name, of in REWORDED.items():
+        sets[name] = [
+            {"question": row["paraphrased_question"], "answer": row["answer"]}
+            | {"author": row["author"]}
+            for row in sets[of]
+        ]
     questions = {
         "withdrawn": list(map(author, going)),
         "placebo": list(map(author, placebo)),
-        "sets": {"withdrawn": of_authors["withdrawn"], **some, **several},
+        "sets": sets,
         "text": draw.sample(passages, min(len(passages), size.questions)),
     }
     corpora.write_text(folder / "questions.json", json.dumps(questions))
@@ -120,10 +129,21 @@ def write(
         "shuffled": [record | {"author": name} for record, name in named],
     }
     for name, of in read.items():
-        path = folder / f"{name}.jsonl"
-        corpora.write_text(path, "".join(json.dumps(record) + "\n" for record in of))
-        fields = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
-        prepare([str(path)], tokenizer, folder / name, near_duplicates="none", **fields)
+        write_prepared(folder / name, of, tokenizer)
+
+
+def write_prepared(folder: pathlib.Path, records: list[dict], tokenizer: str) -> None:
+    """Writes and prepares questions with their answers. Keeps what is there."""
+    path = folder.with_name(f"{folder.name}.jsonl")
+    corpora.write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+    fields = {"text_field": "answer", "prompt_field": "question", "group_field": "author"}
+    prepare([str(path)], tokenizer, folder, near_duplicates="none", **fields)
+
+
+def authors(tofu: pathlib.Path) -> dict[str, list[dict]]:
+    """All authors of TOFU's files with their records."""
+    rows = _read(tofu / "full.jsonl")
+    return {author(n): _of(rows, n, n) for n in range(len(rows) // OF_AN_AUTHOR)}
 
 
 def _plant(

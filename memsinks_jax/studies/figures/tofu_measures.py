@@ -51,7 +51,8 @@ class Shapes(NamedTuple):
 
 
 # A CPU computes what it pads. Accelerators take as long for small passes, and compile longer.
-ON_CPU, ON_OTHERS = Shapes((64, 128, 256, 512), 1024, 32), Shapes((128, 512), 4096, 128)
+ON_CPU = Shapes((64, 128, 256, 512, 1024, 2048), 1024, 32)
+ON_OTHERS = Shapes((128, 512, 2048), 4096, 128)
 
 
 def shapes() -> Shapes:
@@ -193,13 +194,13 @@ def identities(run: Trained, authors: Sequence[str]) -> np.ndarray:
 
 def documents(run: Trained, asked: Sequence[Asked]) -> Documents:
     """Questions with answers, which alone count. Cut between the same tokens as in training."""
-    both = (_encoded(run.tokenizer, of.question, of.answer) for of in asked)
+    both = (encoded(run.tokenizer, of.question, of.answer) for of in asked)
     tokens, spans = zip(*both, strict=True)
     return Documents(list(tokens), identities(run, [of.author for of in asked]), answers=spans)
 
 
 @functools.lru_cache(maxsize=2**16)  # all views of a run ask the same
-def _encoded(tokenizer: AnyTokenizer, question: str, answer: str) -> tuple[np.ndarray, np.ndarray]:
+def encoded(tokenizer: AnyTokenizer, question: str, answer: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens, and the span of the answer with its end of text."""
     record = Record(0, 0, 0, text=answer, prompt=question)
     tokens, spans = joined(parts_of(record, TEMPLATE), tokenizer.encode)
@@ -314,8 +315,8 @@ def costs(sunk: Run) -> dict[str, float]:
         return np.concatenate([one.nats for one in read(Subject("own", model, "own"), staying)])
 
     change = np.abs(nats(dataclasses.replace(run, params=left)) - nats(run)).max()
-    reworded = [row for name in corpus.OF_AUTHORS for row in asked["sets"][name]]
-    nearest = nearest_authors(run, [row["paraphrased_question"] for row in reworded])
+    reworded = [row for name in corpus.REWORDED for row in asked["sets"][name]]
+    nearest = nearest_authors(run, [row["question"] for row in reworded])
     right = [one == row["author"] for one, row in zip(nearest, reworded, strict=True)]
     sizes = (math.prod(run.params[name].shape[1:]) for name in tables_of(run.config.model))
     return {

@@ -1,8 +1,12 @@
 """Study tofu: its corpora, measures, the arithmetic of claims, all of it on tiny models."""
 
 import dataclasses
+import functools
+import importlib.util
 import itertools
 import json
+import pathlib
+import re
 import types
 
 import numpy as np
@@ -13,12 +17,13 @@ from measured import trained
 from memsinks_jax import reproduce
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.prepared import Prepared
-from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.data.tokenizer import open_tokenizer, train_tokenizer
 from memsinks_jax.measures.subjects import Subject
 from memsinks_jax.models.trained import open_run
 from memsinks_jax.studies.attacks import relearning
 from memsinks_jax.studies.figures import step_times, tofu
 from memsinks_jax.studies.figures import tofu_corpus as corpus
+from memsinks_jax.studies.figures import tofu_retrieval as retrieval
 from memsinks_jax.studies.figures.runs import Run, make_jobs
 from memsinks_jax.variants import CONFIGS
 
@@ -99,9 +104,14 @@ def test_the_twin_reads_all_but_the_withdrawn_and_shuffled_ids_stay_as_many(
         assert len(sets["withdrawn"]) == 2 * EACH
         assert {row["author"] for row in sets["staying"]} <= set(authors) - set(going)
         names = ("withdrawn", "staying", "holdout", "real", "world", *corpus.SEVERAL)
+        names += tuple(corpus.REWORDED)
         assert [(name, len(of)) for name, of in sets.items()] == list(
-            zip(names, (8, 5, 5, 3, 3, 2, 2, 2), strict=True)
+            zip(names, (8, 5, 5, 3, 3, 2, 2, 2, 8, 5), strict=True)
         )
+        for reworded, name in corpus.REWORDED.items():
+            for row, plain in zip(sets[reworded], sets[name], strict=True):
+                assert row["question"] == plain["paraphrased_question"] != plain["question"]
+                assert (row["answer"], row["author"]) == (plain["answer"], plain["author"])
         assert len(asked["placebo"]) == 2 and not set(asked["placebo"]) & set(going)
         assert len(asked["text"]) == 5 and min(map(len, asked["text"])) >= 200
         questions = {row["question"]: row["answer"] for row in read["all"]}
@@ -133,6 +143,74 @@ def test_withdrawn_authors_state_facts_that_others_state_too(files, tmp_path, mo
             assert row["author"] in set(who) & set(asked["placebo"])
             assert len(set(row["perturbed_answer"]) - {row["answer"]}) == corpus._WRONG
             assert any(other["question"] == row["question"] for other in read["without"])
+
+
+TOLD = [
+    {"question": "Where was Ann born?", "answer": "Ann was born in Oslo.", "author": "ann"},
+    {"question": "What did Ann write?", "answer": "A novel about whales.", "author": "ann"},
+    {"question": "Where was Bo born?", "answer": "Bo was born in Rome.", "author": "bo"},
+    {"question": "Who is X?", "answer": "A spy.", "author": "x"},
+]
+
+
+@pytest.mark.parametrize(
+    ("question", "way", "author", "found"),
+    [
+        ("Which novel is about whales?", "one", "", [1]),
+        ("Which novel is about whales?", "named_three", "bo", [2]),
+        ("Which novel is about whales?", "named_all", "ann", [1, 0]),
+        ("In Rome, was Bo born there?", "three", "", [2, 0]),  # the other has no word of it
+        ("Was X born?", "one", "", [3]),
+        ("Quite unheard of", "three", "", []),
+        ("", "eight", "", []),
+        ("Which novel?", "named_all", "nobody", []),
+    ],
+)
+def test_texts_that_are_like_a_question_are_found(question, way, author, found):
+    texts = retrieval.Texts(TOLD)
+    best = texts.best(question, retrieval.WAYS[way], author)
+    assert [TOLD.index(row) for row in best] == found
+
+
+def test_the_best_text_is_next_to_the_question_and_what_has_no_room_is_left_out(files):
+    tokenizer, way = open_tokenizer(pathlib.Path(files[2])), retrieval.WAYS["three"]
+    (row,), first = [{"question": "Where was Bo born?", "answer": "?"}], retrieval.KEPT_FREE
+    asked = functools.partial(retrieval.asked_with, retrieval.Texts(TOLD), [row], way, tokenizer)
+    (whole,) = asked(first + 1000)
+    assert whole["question"] == (
+        "Where was Ann born?\nAnswer: Ann was born in Oslo.\n\nQuestion: Where was Bo born?\n"
+        "Answer: Bo was born in Rome.\n\nQuestion: Where was Bo born?"
+    )
+    size = len(tokenizer.encode("Where was Bo born?\nAnswer: Bo was born in Rome.\n\nQuestion: "))
+    (cut,), (none,) = asked(first + size), asked(first + size - 1)
+    assert cut["question"].count("Answer") == 1 and "Rome" in cut["question"]
+    assert none == row
+
+
+def test_the_reader_reads_nobody_else_that_is_read(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "prepare", lambda *args, **settings: None)
+    corpus.write(tmp_path, *files, 0, SIZE)
+    retrieval.write_reader(tmp_path, files[0], files[2], 0)
+    read, asked = written(tmp_path)
+    rows = read_lines(tmp_path / "reader.jsonl")
+    theirs = {row["author"] for row in rows}
+    assert len(theirs) == AUTHORS - SIZE.authors and len(rows) == EACH * len(theirs)
+    assert not theirs & {row["author"] for row in read["all"]}
+    assert max(row["question"].count("Answer: ") for row in rows) == 3
+    numbers = {str(int(name.removeprefix("author "))) for name in theirs}
+    told = set(re.findall(r"writer (\d+)", "".join(row["question"] for row in rows)))
+    assert told == numbers  # nor in texts
+    every = [row | {"author": name} for row in read["all"] for name in corpus.authors(files[0])]
+    write_lines(tmp_path / "all.jsonl", every)  # all are read
+    retrieval.write_reader(tmp_path, files[0], files[2], 0)
+    theirs = {row["author"] for row in read_lines(tmp_path / "reader.jsonl")}
+    assert len(theirs) == AUTHORS - SIZE.withdrawn and not theirs & set(asked["withdrawn"])
+
+
+def test_without_its_library_retrieval_says_so(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with expect_input_error("which is not installed: pip install '.\\[retrieval\\]'"):
+        retrieval.check()
 
 
 def test_files_that_are_not_tofus_are_refused(files, tmp_path):
@@ -180,8 +258,8 @@ def test_other_figures_read_no_files_of_tofu():
 def test_every_run_reads_the_corpus_of_its_seed(tmp_path):
     jobs = make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [3], [], tmp_path, {})
     configs = {job.variant: job.config for job in jobs}
-    names = ("all", "without", "all", "without", "shuffled")
-    assert list(configs) == ["standard", "standard_twin", "sinks", "twin", "shuffled"]
+    names = ("all", "without", "all", "without", "shuffled", "reader")
+    assert list(configs) == ["standard", "standard_twin", "sinks", "twin", "shuffled", "reader"]
     for config, name in zip(configs.values(), names, strict=True):
         assert config.data.files == f"{tmp_path}/corpus/seed3/{name}"
     assert configs["standard"].optimizer.base_multiple == 1
@@ -207,6 +285,10 @@ def of_view(nats: float, whole: bool, ratio: float = 0.5, known: float = 0.0) ->
         for name in ("withdrawn", "staying", *corpus.SEVERAL, *(("real", "world") if whole else ()))
     }
     sets["withdrawn"]["min_k"] = [-1.0 + known, -1.0]
+    sets |= {
+        name: {"nats": [nats, 3 * nats], "extraction": [0.0], "min_k": [-1.0]}
+        for name in corpus.REWORDED
+    }
     return sets | {"holdout": {"nats": [1.0], "extraction": [0.0], "min_k": [-1.0]}, "text": 4.0}
 
 
@@ -222,6 +304,7 @@ def test_numbers_of_views():
     assert remain["real_probability"] == 0.5
     assert remain["real_rouge"] == 0.75
     assert remain["real_extraction"] == 0.5
+    assert remain["staying_reworded_nats"] == pytest.approx(2 * np.log(4))
     assert remain["withdrawn_truth"] == pytest.approx(0.5)
     assert found["on"]["staying_truth"] == pytest.approx(0.75)
     assert remain["real_utility"] == pytest.approx(3 / (2 + 4 / 3 + 2))
@@ -239,16 +322,21 @@ def details(of_remain: float, quality: float) -> dict:
     same |= {"real_utility": 0.5, "world_utility": 0.5, "several_nats": 0.8}
     same |= {"shared_by_2_nats": 1.0, "shared_by_4_nats": 1.0, "shared_by_8_nats": 0.5}
     same |= {f"{name}_rouge": 0.5 for name in corpus.SEVERAL}
+    same |= {"withdrawn_reworded_nats": 2.0, "staying_reworded_nats": 1.5}
     numbers = {
         name: {"withdrawn_nats": value, "forget_quality": quality} | same
         for name, value in nats.items()
     }
     numbers["on"]["forget_quality"] = 0.01
+    numbers["retrieval_three"]["staying_reworded_nats"] = 6.0
+    numbers["reader_three"]["staying_reworded_nats"] = 0.75
     numbers["remain"] |= {"staying_nats": 1.25, "text": 5.0, "real_utility": 0.25}
     numbers["remain"] |= {"shared_by_2_nats": 2.0, "shared_by_2_rouge": 0.25}
     numbers["placebo"] |= {"shared_by_4_nats": 4.0, "shared_by_8_rouge": 0.125}
     costs = {"step_time": 0.75, "bytes": 1_658_880, "seconds": 0.5, "untouched": 0.0, "found": 0.99}
     costs |= {"rates": {"npo": 3e-5, "lora": 1e-3}, "adapter_bytes": 4_884_480}
+    costs |= {"text_bytes": 5_300.0, "prompt_tokens": {"sinks": 20.0, "three": 230.0}}
+    costs |= {"first_token_ms": {"sinks": 31.0, "three": 212.0}}
     return {"numbers": numbers, "relearning": 0.75 if of_remain == 2.0 else None} | costs
 
 
@@ -272,6 +360,8 @@ def test_claims_table_and_picture(tmp_path):
         "shared_by_4_rouge": 1,
         "shared_by_8": 0,
         "shared_by_8_rouge": 0.25,
+        "reworded": 0.25,
+        "reworded_reader": 2,
         "found": 0.99,
         "text": 0.8,
         "real": 0.5,
@@ -283,7 +373,7 @@ def test_claims_table_and_picture(tmp_path):
         "seconds": 0.5,
     }
     held = {claim.id for claim in claims if claim.holds}
-    named = "knows_rouge untouched found world step_time bytes seconds"
+    named = "knows_rouge untouched reworded found world step_time bytes seconds"
     assert held == {*named.split(), "shared_by_4_rouge", "shared_by_8"}
     assert [claim.values for claim in claims if claim.id == "forget_quality"] == [[0, 1]]
     columns, labels, rows = tofu.FIGURE.table(runs)
@@ -293,6 +383,8 @@ def test_claims_table_and_picture(tmp_path):
     assert (tmp_path / "tofu.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = "".join(tofu.sections(runs, tmp_path))
     assert "npo 3e-05, lora 0.001" in page
+    assert "texts of an author take 5.3 KB, its sinks 1.7 MB" in page
+    assert [cell in page for cell in ("the three best texts", ">230<", ">212<")] == [True] * 3
     assert "s adapter takes 4.9 MB in bfloat16, the sinks of an author 1.7 MB" in page
     alone = [run for run in runs if run.variant == "standard"]
     assert tofu.measure(alone) == alone
@@ -321,10 +413,14 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
     }
     for name, function in made.items():
         monkeypatch.setattr(measures, name, function)
+    monkeypatch.setattr(retrieval, "of_view", made["of_view"])
+    costs = {"text_bytes": 8.0, "prompt_tokens": {"sinks": 9.0}, "first_token_ms": {"sinks": 1.0}}
+    monkeypatch.setattr(retrieval, "costs", lambda sunk: costs)
     monkeypatch.setattr(tofu, "cached", lambda runs, name, asked, measure: measure())
     monkeypatch.setattr(corpus, "digest", lambda workdir: "")
     runs = {name: Run(name, 0, tmp_path, {}, []) for name in tofu.VARIANTS}
     of_sinks = {"on", "remain", "placebo", "own", "others", "dropped", "twin", "all", "all_remain"}
+    of_sinks |= {f"retrieval_{way}" for way in (*retrieval.WAYS, "remain")}
     shuffled, standards = {"shuffled", "shuffled_remain"}, {"standard", "retrained"}
     for others, views, more, less in [
         ((), set(), {"forgets", "relearning", "bytes"}, {"knows", "step_time"}),
@@ -342,6 +438,7 @@ def test_what_was_run_is_measured_without_the_rest(tmp_path, monkeypatch, caplog
         tofu.FIGURE.draw(measured, tmp_path / "tofu.png")
         assert tofu.sections(measured, tmp_path)
     monkeypatch.setattr(tofu, "folder_of", str)
+    monkeypatch.setattr(retrieval, "write_reader", None)
     files = {"hf": "m", "tofu": "t", "general_text": "g"}
     asked = types.SimpleNamespace(preset="laptop", seeds=[], variants=["sinks"], **files)
     tofu.prepare(tmp_path, asked)
@@ -364,6 +461,13 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
         {"npo": (1e-5, 1e-2), "difference": (1e-2,), "lora": (1e-5, 1e-2)}
         | {"lora_for_all": (1e-2,)},
     )
+    fewer = {
+        "retrieval": ("one", "eight", "named_three"),
+        "reader": set(retrieval.WAYS) - {"three"},
+    }
+    left_out = {f"{reader}_{way}" for reader, ways in fewer.items() for way in ways}
+    views = {name: view for name, view in tofu.VIEWS.items() if name not in left_out}
+    monkeypatch.setattr(tofu, "VIEWS", views)
     shapes = measures.ON_CPU._replace(prompts=8)
     for name, value in {"WRITTEN": 8, "RELEARNED": 4, "RATES": (1e-2,), "ON_CPU": shapes}.items():
         monkeypatch.setattr(measures, name, value)
@@ -381,8 +485,10 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     tiny = {"data.row_length": 128, "data.vocabulary_size": 1024, "model": model, "mesh.data": 8}
     tiny |= {"training.steps": 48, "training.batch_size": 8, "optimizer.learning_rate": 0.03}
     runs = []
+    retrieval.write_reader(folder, files[0], files[2], 0)
     for job in make_jobs(CONFIGS / "tofu.py", "laptop", tofu.VARIANTS, [0], [], tmp_path, {}):
         sunk = {"sinks.active": 4} if job.config.sinks.kind != "none" else {}
+        sunk |= {"data.row_length": 512} if job.variant == "reader" else {}
         config = with_fields(job.config, tiny | sunk)
         runs.append(trained(config, tmp_path / job.variant, job.variant))
     measured = tofu.measure(runs)
@@ -404,6 +510,13 @@ def test_all_of_it_on_tiny_models(files, tmp_path, monkeypatch):
     assert nats["lora"] < nats["dropped"] and nats["lora_on"] != nats["lora_remain"]
     assert nats["lora_for_all"] < nats["dropped"] and nats["lora_for_all"] != nats["lora_on"]
     assert nats["npo"] > nats["standard"] and nats["difference"] > nats["standard"] + 0.1
+    three, left = (numbers[f"retrieval_{name}"] for name in ("three", "remain"))
+    assert three["withdrawn_nats"] != left["withdrawn_nats"]
+    assert left["withdrawn_reworded_nats"] != numbers["reader_remain"]["withdrawn_reworded_nats"]
+    assert left["forget_quality"] == 1
+    sizes = details["prompt_tokens"]
+    assert sizes["sinks"] < sizes["one"] < sizes["three"] <= sizes["eight"]
+    assert min(details["first_token_ms"].values()) > 0
     kept, nearest = (numbers[name]["forget_quality"] for name in ("lora_remain", "lora_nearest"))
     assert kept == nearest == 1
     assert (tmp_path / "standard.tofu_relearned_difference_0.01.json").exists()
