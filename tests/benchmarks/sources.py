@@ -49,10 +49,11 @@ def reworded(tofu, every, authors):
     return found
 
 
-def retrieved(base, texts, rows):
+def retrieved(base, texts, rows, ways):
     """{way: nats per token} of answers after the texts that are found for a question."""
     found, subject = {}, Subject("base", base, "drop")
-    for name, way in {"none": retrieval.Way(0), **retrieval.WAYS}.items():
+    for name in ("none", *filter(None, ways.split(","))):
+        way = retrieval.WAYS.get(name, retrieval.Way(0))
         about = way, base.tokenizer, measures.longest(base)
         with_texts = retrieval.asked_with(texts, rows, *about)
         asked = [measures.Asked(row["question"], row["answer"]) for row in with_texts]
@@ -95,9 +96,8 @@ def measure(options, base, texts, folder, sets, seed):
     run, found = trained(options, folder, seed)
     for name, rows in sets.items():
         found[f"{name}: sinks"] = evaluate(run, "own", str(folder / name))["loss"]
-        if options.retrieval:
-            of = retrieved(base(workdirs.read_config(run).model.dtype), texts, rows)
-            found |= {f"{name}: {way}": nats for way, nats in of.items()}
+        of = retrieved(base(workdirs.read_config(run).model.dtype), texts, rows, options.ways)
+        found |= {f"{name}: {way}": nats for way, nats in of.items()}
     return found
 
 
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--authors", default="180:200")
     parser.add_argument("--config", default="configs/finetune.py")
-    parser.add_argument("--retrieval", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--ways", default=",".join(retrieval.WAYS), help="of retrieval")
     parser.add_argument("rest", nargs="*")
     options = parser.parse_args()
 
