@@ -27,6 +27,8 @@ _FINETUNE = open_config(pathlib.Path(__file__).with_name("finetune.py"))
 SINKS = _FINETUNE.SINKS | {"optimizer.learning_rate": 6e-3}
 STANDARD = _FINETUNE.STANDARD | {"optimizer.learning_rate": 3e-4}
 
+_EPOCHS = {"training.epochs": 5}  # as TOFU
+
 PRESETS = {
     # Some 8 questions a step.
     "small": {"data.row_length": 128, "training.batch_size": 4},
@@ -40,4 +42,4 @@ def get_config(choice: str = "") -> Config:
     """`choice` is VARIANT,PRESET; sinks and laptop when left out."""
     variant, preset = choose("tofu.py", choice, VARIANTS, PRESETS)
     given = SINKS if variant == "sinks" else STANDARD
-    return make_config(variant, _FINETUNE.READING, given, PRESETS[preset])
+    return make_config(variant, _FINETUNE.READING | _EPOCHS, given, PRESETS[preset])
