@@ -22,6 +22,7 @@ import numpy as np
 
 from memsinks_jax.config import InputError
 from memsinks_jax.data import ids
+from memsinks_jax.data.chat import check_messages
 from memsinks_jax.data.corpus import entropy_floor, read_tokens
 from memsinks_jax.data.documents import Document, in_words, printable
 from memsinks_jax.data.mixture import LISTED
@@ -104,7 +105,7 @@ class Model:
 
     def generate(
         self,
-        prompt: str,
+        prompt: str | list[dict],
         sinks: str = "drop",
         document: str = "",
         chat: bool = False,
@@ -116,8 +117,9 @@ class Model:
         Args:
           document: id of the document that starts with the prompt, 16 hexadecimal digits; for the
             modes own and other.
-          chat: the prompt is what a user says: the model's chat template goes around it, and the
-            result is the answer.
+          chat: the prompt is what a user says, or the messages of a conversation so far, each
+            {"role", "content"}: the model's chat template goes around it, and the result is the
+            answer.
           group: instead of `document`, the name of the group whose document it is, for models with
             ids by group.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature,
@@ -126,11 +128,13 @@ class Model:
           InputError: no text, an invalid setting, a mode without its id, more tokens than the
             context, a model without chat template.
         """
-        if not isinstance(prompt, str):
+        if chat and not isinstance(prompt, str):
+            check_messages(prompt, f"prompt={prompt!r:.60}")
+        elif not isinstance(prompt, str):
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = self.identity(document, group)
         if identity is None and self.finds_groups(sinks):
-            identity = self.run.nearest_ids([self.run.tokenizer.encode(prompt)])[0]
+            identity = self.run.nearest_ids([self.run.tokenizer.encode(_said(prompt))])[0]
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator(
             [asked], Settings.of(sinks=sinks, **settings), identity, complete=chat
@@ -330,8 +334,15 @@ def _answering(
     return [texts[i] for i in usable], documents.chosen(usable)
 
 
+def _said(prompt: str | Sequence[dict]) -> str:
+    """The text by which the source of a prompt is found: in a conversation all messages."""
+    return (
+        prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+    )
+
+
 def _whose(
-    place: pathlib.Path, mode: str, prompts: Sequence[str], group: str
+    place: pathlib.Path, mode: str, prompts: Sequence[str | list[dict]], group: str
 ) -> list[str | None] | None:
     """Whose sinks are on for each prompt, in a folder with a file for each source: the other files
     need not be read. None: it is no such folder, or all are on.
@@ -341,12 +352,12 @@ def _whose(
     if group:
         numbered_id(group, stored.groups)  # raises InputError for another name
         return [group]
-    return nearest_groups(stored, [stored.tokenizer.encode(prompt) for prompt in prompts])
+    return nearest_groups(stored, [stored.tokenizer.encode(_said(prompt)) for prompt in prompts])
 
 
 def generate(
     workdir: pathlib.Path,
-    prompts: list[str],
+    prompts: list[str | list[dict]],
     settings: Settings,
     document: str = "",
     show: Callable[[str], None] = lambda text: None,
@@ -361,7 +372,8 @@ def generate(
         modes own and other.
       show: called with what has been written after the first prompt so far.
       memories: files that edit has written, all of which are in the model.
-      chat: the prompts are what a user says, and go through the model's chat template.
+      chat: the prompts are what a user says, or messages of a conversation so far, and go through
+        the model's chat template.
       group: instead of `document`, the name of the group whose document it is.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens
@@ -380,7 +392,7 @@ def generate(
     trained = Model(workdir, memories, whose and {name for name in whose if name})
     run, identity = trained.run, trained.identity(document, group)
     if identity is None and trained.finds_groups(settings.sinks):
-        tokens = map(run.tokenizer.encode, prompts)
+        tokens = map(run.tokenizer.encode, map(_said, prompts))
         identity = run.ids_of_groups(whose) if whose else run.nearest_ids(list(tokens))
         logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
     if identity is None and trained.needs_ids(settings.sinks):

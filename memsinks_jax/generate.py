@@ -6,15 +6,19 @@
 documents.jsonl, or --group=NAME, its group. Where each group has sinks of its own
 (config.sinks.sampling=disjoint), --sinks=own without either finds the group that the prompt is
 about, and logs it. Sinks by context need neither. --chat asks a model that was trained to chat: its
-template makes each prompt a user's message, and the text is its answer.
+template makes each prompt a user's message, and the text is its answer. --messages is a whole
+conversation, of which it writes the next answer.
 """
 
 import dataclasses
+import json
 import logging
 import pathlib
 import sys
 
 from memsinks_jax.api import generate
+from memsinks_jax.config import InputError
+from memsinks_jax.data.chat import check_messages
 from memsinks_jax.data.documents import in_words
 from memsinks_jax.model.generation import Settings
 from memsinks_jax.runs import command_line
@@ -59,13 +63,29 @@ class Options:
     )
     group: str = option("", "Group of the document that starts with the prompts, for ids by group.")
     chat: bool = option(False, "The prompts are a user's messages, for the model's chat template.")
+    messages: pathlib.Path | None = option(
+        None, "JSON file with a conversation instead of prompts: messages with role and content."
+    )
+
+
+def _conversation(options: Options) -> list[dict]:
+    """The messages of the file. Raises InputError if they are none, or prompts are given too."""
+    if options.prompt:
+        raise InputError("--prompt and --messages exclude each other; put it into the file")
+    try:
+        content = json.loads(options.messages.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"--messages={options.messages} cannot be read ({error})") from None
+    return check_messages(content, f"--messages={options.messages}")
 
 
 def main(options: Options) -> dict:
     of_sampling = [field.name for field in dataclasses.fields(Settings)]
     settings = Settings(**{name: getattr(options, name) for name in of_sampling})
-    prompts, plain = options.prompt, not command_line.JSON.value
-    before = [""] * len(prompts) if options.chat else prompts  # an answer is shown alone
+    chat = options.chat or options.messages is not None
+    prompts = [_conversation(options)] if options.messages else options.prompt
+    plain = not command_line.JSON.value
+    before = [""] * len(prompts) if chat else prompts  # an answer is shown alone
     live = plain and len(prompts) == 1 and sys.stdout.isatty()
     shows = {"show": _Terminal(before[0])} if live else {}
     result = generate(
@@ -74,7 +94,7 @@ def main(options: Options) -> dict:
         settings,
         options.document,
         memories=options.memory,
-        chat=options.chat,
+        chat=chat,
         group=options.group,
         **shows,
     )

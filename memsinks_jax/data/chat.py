@@ -82,13 +82,12 @@ class Template:
             zip(_FILES, (self._source.encode(), json.dumps(self._names).encode()), strict=True)
         )
 
-    def __call__(self, prompt: str) -> np.ndarray:
-        """A user's message -> int32 (tokens,), up to where the answer begins. Raises InputError if
-        it is refused.
+    def __call__(self, prompt: str | Sequence[dict]) -> np.ndarray:
+        """A user's message, or a conversation as `parts` takes it -> int32 (tokens,), up to where
+        the next answer begins. Raises InputError if it is refused.
         """
-        return self.encode(
-            self._render([self._cut({"role": "user", "content": prompt})], {}, asks=True)
-        )
+        talk = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return self.encode(self._render([self._cut(message) for message in talk], {}, asks=True))
 
     def encode(self, text: str) -> np.ndarray:
         """A part of a rendered text -> int32 (tokens,)."""
@@ -277,6 +276,22 @@ class Template:
             raise InputError(
                 f"{self._where}: its chat template refuses this prompt ({_line(error)})"
             ) from None
+
+
+def check_messages(messages: object, where: str) -> list[dict]:
+    """A conversation so far, unchanged. Raises InputError unless it is a list of messages, each a
+    role and a content, the last of which is no answer.
+    """
+    good = isinstance(messages, list) and all(
+        isinstance(each, dict) and all(isinstance(each.get(n), str) for n in ("role", "content"))
+        for each in messages
+    )
+    if not good or not messages or messages[-1]["role"] == ANSWERS:
+        raise InputError(
+            f'{where} is no conversation; give a list of messages, {{"role": "user", "content": '
+            '"..."}}, that does not end with an answer'
+        )
+    return messages
 
 
 def has_template(folder: pathlib.Path) -> bool:

@@ -24,7 +24,7 @@ from memsinks_jax.data.tokenizer import open_tokenizer
 from memsinks_jax.reporting.claims import with_interval
 from memsinks_jax.reporting.report import plain_table
 
-DRAWS, SOURCES, OF_AN_AUTHOR = 6, 40, 20
+DRAWS, SOURCES, FEW, OF_AN_AUTHOR = 6, 40, (1, 3, 6), 20
 ARTICLES, KEPT_BACK = 30, 3  # sources, and paragraphs of each that are asked for
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 PARAGRAPH, SENTENCE, SPEECH = 200, 40, 80  # characters at least
@@ -173,22 +173,20 @@ def measure(texts, tofu, speeches):
             ).mean()
         return found
 
-    draws = []
-    for draw in map(random.Random, range(DRAWS)):
-        asked = draw.sample(sorted(reworded), SOURCES // 2)
-        rest = draw.sample([n for n in range(count) if n not in reworded], SOURCES - len(asked))
-        draws.append(shares_of([*asked, *rest], asked))
-    everybody = shares_of(range(count), sorted(reworded))
+    columns = {}
+    for sources in (*FEW, SOURCES):
+        for draw in map(random.Random, range(DRAWS)):
+            asked = draw.sample(sorted(reworded), min(sources, SOURCES // 2))
+            others = [n for n in range(count) if n not in reworded]
+            rest = draw.sample(others, sources - len(asked))
+            columns.setdefault(sources, []).append(shares_of([*asked, *rest], asked))
+    columns[count] = [shares_of(range(count), sorted(reworded))]
     lines = [
-        [kind, with_interval([each[kind] for each in draws]), f"{everybody[kind]:.3f}"]
-        for kind in draws[0]
+        [kind, *(with_interval([each[kind] for each in draws]) for draws in columns.values())]
+        for kind in columns[count][0]
     ]
-    print(
-        plain_table(
-            [f"share at least {nearest.AT_LEAST}", f"{SOURCES} authors", f"{count} authors"], lines
-        ),
-        end="\n\n",
-    )
+    heads = [f"share at least {nearest.AT_LEAST}", *(f"{n} authors" for n in columns)]
+    print(plain_table(heads, lines), end="\n\n")
 
 
 def main():

@@ -4,14 +4,16 @@ All is compared with transformers on the rendered template: ids, which of them c
 where generation stops.
 """
 
+import dataclasses
 import json
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import tiny_config, write_lines
+from conftest import expect_input_error, python, tiny_config, write_lines
 from test_tokenizer import byte_level
 
+from memsinks_jax import generate
 from memsinks_jax.api import evaluate, open_model
 from memsinks_jax.config import with_fields
 from memsinks_jax.data.corpus import load_corpus
@@ -167,7 +169,10 @@ def test_rows_and_losses_are_those_of_the_rendered_template(made):
     assert measured["tokens"] == sum(mask[1:].sum() for _, mask in theirs)
 
 
-QUESTIONS = ["Where was Anna born?", "Who is Bert?", "Hello", "And Carla?"]
+# author 1's, as its first messages show
+TALK = [*BERT, ("user", "Since when?"), ("assistant", "Since May."), ("user", "And now?")]
+TALK = [{"role": who, "content": what} for who, what in TALK]
+QUESTIONS = ["Where was Anna born?", "Who is Bert?", "Hello", "And Carla?", TALK]
 
 
 @pytest.mark.parametrize("made", list(KINDS)[:3], indirect=True)
@@ -187,7 +192,7 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
     theirs.set_sources(["author 1"])
     tokenizer, asked, answers = transformers.AutoTokenizer.from_pretrained(tmp_path / "out"), [], []
     for question in QUESTIONS:
-        talk = [{"role": "user", "content": question}]
+        talk = [{"role": "user", "content": question}] if isinstance(question, str) else question
         asked.append(tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"])
         prompt = torch.tensor([asked[-1]])
         whole = theirs.generate(
@@ -211,3 +216,24 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
         ]
         assert ended == answers
         assert not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}
+        asking = {"sinks": "own", "max_tokens": 24, "temperature": 0.0}
+        assert opened.generate(TALK, chat=True, **asking) == written[-1].text
+        (tmp_path / "talk.json").write_text(json.dumps(TALK))
+        flags = [f"--workdir={opened.place}", f"--messages={tmp_path / 'talk.json'}"]
+        flags += ["--sinks=own", "--max_tokens=24", "--temperature=0", "--json"]
+        done = python("-m", "memsinks_jax.generate", *flags)
+        assert json.loads(done.stdout)["text"] == written[-1].text, done.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["no JSON", "{}", "[]", '["Hello"]', '[{"role": "user"}]', '[{"role": "user", "content": 1}]']
+    + ['[{"role": "assistant", "content": "Hello."}]'],
+)
+def test_a_file_without_a_conversation_is_refused(tmp_path, content):
+    (tmp_path / "talk.json").write_text(content)
+    options = generate.Options(workdir=tmp_path, messages=tmp_path / "talk.json")
+    with expect_input_error("--messages=.*talk.json (cannot be read|is no conversation)"):
+        generate.main(options)
+    with expect_input_error("exclude each other"):
+        generate.main(dataclasses.replace(options, prompt=["Hello"]))

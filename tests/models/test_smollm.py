@@ -190,12 +190,21 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
     folder, before, asking = theirs
     talks = [
         [
-            {"role": "user", "content": f"Where was {name} born?"},
-            {"role": "assistant", "content": f"In {place}."},
+            {"role": who, "content": what}
+            for question, answer in (
+                (first, f"In {place}."),
+                ("What grows there?", f"{fruit}."),
+                ("Who told you?", f"It was {teller}."),
+            )
+            for who, what in (("user", question), ("assistant", answer))
         ]
-        for name, place in (("Anna", "a green valley"), ("Bert", "the small town"))
+        for first, place, fruit, teller in (
+            ("Where was Anna born?", "a green valley", "Plums", "the miller"),
+            ("Which town has Bert chosen?", "the small town", "Hops", "his aunt"),
+        )
     ]
-    rows = [{"author": talk[0]["content"][10:14], "messages": talk} for talk in talks]
+    names = "Anna", "Bert"
+    rows = [{"author": name, "messages": talk} for name, talk in zip(names, talks, strict=True)]
     write_lines(tmp_path / "talks.jsonl", rows)
     flags = ("--messages_field=messages", "--group_field=author", "--near_duplicates=none")
     corpus, run, out = (tmp_path / name for name in ("talks", "run", "out"))
@@ -206,29 +215,47 @@ def test_it_learns_conversations_and_answers_in_transformers_as_here(theirs, tmp
         f"--out={corpus}",
         *flags,
     )
-    fields = {"model.initial": folder, "data.files": corpus, "data.row_length": 64}
-    fields |= {"training.batch_size": 2, "training.steps": 8, "optimizer.warmup_fraction": 0.0}
+    fields = {"model.initial": folder, "data.files": corpus, "data.row_length": 128}
+    fields |= {"training.batch_size": 2, "training.steps": 16, "optimizer.warmup_fraction": 0.0}
     asked = [f"--config.{name}={value}" for name, value in fields.items()]
     command("train", "--config=configs/finetune.py", f"--workdir={run}", *asked)
     nats, count = 0.0, 0
     for talk in talks:
         # without the line break after the answer
         ids = asking.apply_chat_template(talk)["input_ids"][:-1]
-        start = len(asking.apply_chat_template(talk[:1], add_generation_prompt=True)["input_ids"])
         with torch.no_grad():
             logs = before(torch.tensor([ids])).logits[0].log_softmax(-1)
-        answer = torch.tensor(ids)[start:, None]
-        nats = nats - float(logs[start - 1 : -1].gather(1, answer).sum())
-        count = count + len(ids) - start
+        for place in range(1, len(talk), 2):
+            start = len(_asked(asking, talk[:place]))
+            stop = len(asking.apply_chat_template(talk[: place + 1])["input_ids"]) - 1
+            answer = torch.tensor(ids)[start:stop, None]
+            nats = nats - float(logs[start - 1 : stop - 1].gather(1, answer).sum())
+            count = count + stop - start
     measured = command("evaluate", f"--workdir={run}", f"--files={corpus}", "--sinks=drop")
     assert (measured["tokens"], measured["loss"]) == (count, pytest.approx(nats / count, abs=1e-4))
     command("export", f"--workdir={run}", f"--sources={out}", "--dtype=float32")
     model = transformers.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
-    model.set_sources(["Anna"])
-    question, answer = (message["content"] for message in talks[0])
-    prompt = asking.apply_chat_template(talks[0][:1], add_generation_prompt=True)["input_ids"]
-    ids = greedy(model, prompt, 20)
-    assert asking.decode(ids) == f"{answer}<|im_end|>"
-    assert (
-        written(run, question, "--chat", "--sinks=own", "--group=Anna", "--max_tokens=20") == answer
-    )
+    answers = {}
+    for talk, name in zip(talks, names, strict=True):
+        model.set_sources([name])
+        for place in range(1, len(talk), 2):
+            ids = greedy(model, _asked(asking, talk[:place]), 20)
+            assert asking.decode(ids) == f"{talk[place]['content']}<|im_end|>"
+            answers[name, place] = talk[place]["content"]
+    (tmp_path / "talk.json").write_text(json.dumps(talks[0][:5]))
+    shown = (f"--messages={tmp_path / 'talk.json'}", "--sinks=own", "--max_tokens=20")
+    for place, *group in ((run, "--group=Anna"), (out, "--group=Anna"), (out,)):
+        asked = (f"--workdir={place}", "--temperature=0", *shown, *group)
+        assert command("generate", *asked)["text"] == answers["Anna", 5]
+    # Bert is withdrawn: no token of another answer changes, and his are those of the base.
+    base = greedy(before, _asked(asking, talks[1][:1]), 20)
+    command("sources", f"--folder={out}", "--remove=Bert")
+    assert command("generate", *asked)["text"] == answers["Anna", 5]
+    question = talks[1][0]["content"]
+    left = written(out, question, "--chat", "--sinks=own", "--max_tokens=20")
+    assert left == asking.decode(base, skip_special_tokens=True)
+
+
+def _asked(tokenizer, talk):
+    """The tokens up to where the next answer of a conversation begins."""
+    return tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
