@@ -141,17 +141,18 @@ def _with_length(
     """The config with as many epochs as its groups need, if it asks for that."""
     if config.training.epochs or config.training.steps:
         return config
+    keeps_rows = "training.batch_size" in (given or ())
     if _begun(workdir):
         before = flatten(workdirs.read_config(workdir))
         length = {name: before[name] for name in ("training.epochs", "training.batch_size")}
     elif is_prepared(config.data.files) and Prepared(config.data.files).group_names:
-        length = sizes.by_sources(config, parts)
+        length = sizes.by_sources(config, 0 if keeps_rows else parts)
     else:
         why = "config.training.epochs is 0, for as many as groups of documents need"
         raise _no_groups(config, why)
-    return with_fields(
-        config, {name: value for name, value in length.items() if name not in (given or ())}
-    )
+    if keeps_rows:
+        length["training.batch_size"] = config.training.batch_size
+    return with_fields(config, length)
 
 
 def _no_groups(config: Config, what: str) -> InputError:

@@ -117,7 +117,10 @@ def test_few_sources_are_read_in_as_many_steps(tmp_path, sources, documents, row
 def test_what_is_given_of_the_length_stays(tmp_path):
     config = of_sources(tmp_path, 2, 10, 10)
     given = inherit(config, given={"training.batch_size"}, parts=1).training
-    assert (given.epochs, given.batch_size) == (13, 4)
+    assert (given.epochs, given.batch_size) == (40, 4)
+    asked = {"training.epochs": 0}
+    found = inherit(with_fields(config, asked), given=asked.keys(), parts=1).training
+    assert (found.epochs, found.batch_size) == (13, 1)
     asked = {"training.epochs": 3}
     given = inherit(with_fields(config, asked), given=asked.keys(), parts=1).training
     assert (given.epochs, given.batch_size) == (3, 4)
