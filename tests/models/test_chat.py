@@ -218,11 +218,11 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
         assert not {*run.tokenizer.stops} & {token for each in written for token in each.tokens}
         asking = {"sinks": "own", "max_tokens": 24, "temperature": 0.0}
         assert opened.generate(TALK, chat=True, **asking) == written[-1].text
-        (tmp_path / "talk.json").write_text(json.dumps(TALK))
-        flags = [f"--workdir={opened.place}", f"--messages={tmp_path / 'talk.json'}"]
-        flags += ["--sinks=own", "--max_tokens=24", "--temperature=0", "--json"]
-        done = python("-m", "memsinks_jax.generate", *flags)
-        assert json.loads(done.stdout)["text"] == written[-1].text, done.stderr
+    (tmp_path / "talk.json").write_text(json.dumps(TALK))
+    flags = [f"--workdir={opened.place}", f"--messages={tmp_path / 'talk.json'}"]
+    flags += ["--sinks=own", "--max_tokens=24", "--temperature=0", "--json"]
+    done = python("-m", "memsinks_jax.generate", *flags)
+    assert json.loads(done.stdout)["text"] == written[-1].text, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def _variation(name: str, size: str, documents: int) -> Variation:
         "data.repeated_documents": documents // REPEATED,
         "data.repetitions": READS,
         "data.vocabulary_size": VOCABULARY,
+        "training.evaluate_every": 1000,  # with the usual 100 half of the time goes there
     }
     return Variation(METHODS[name].choice, SIZES[size] | about)
 
