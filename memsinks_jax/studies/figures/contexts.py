@@ -104,14 +104,16 @@ def measure(runs: list[Run]) -> list[Run]:
         name, _, cell = run.variant.rpartition("_")
         standard = groups.get(f"standard_{cell}", {}).get(run.seed)
         never = groups.get(f"never_{cell}", {}).get(run.seed)
+        context = groups.get(f"context_{cell}", {}).get(run.seed)
         if never is None:
             found.append(run)
             continue
         views = {}
         for mode in METHODS[name].modes:
             asked = {"mode": mode, "given": GIVEN, "recited": RECITED}
-            make = functools.partial(measures.of_view, run, never, mode)
-            views[mode] = cached([run, never], f"contexts_{mode}", asked, make)
+            make = functools.partial(measures.of_view, run, never, context, mode)
+            read = [run, never, *filter(None, [context])]
+            views[mode] = cached(read, f"contexts_{mode}", asked, make)
         if cell == MAIN and name in ATTACKED and standard:
             leaked = leaks(run, standard, never)
             more = {key: leaked[key] for key in ("relearned",) if key in leaked}
@@ -237,19 +239,22 @@ FIGURE = Figure(
     views=views,
     seen=VIEWS,
     standard_of=lambda view: f"standard_{cell_of(view)}_drop",
-    metrics=["auc", "auc_reference", "relearned", *(f"recited_{given}" for given in GIVEN)],
+    metrics=["auc", "auc_reference", "relearned", "new_loss"]
+    + [f"recited_{given}" for given in GIVEN],
     columns={
         "held-out": "held_out_loss",
         "repeated": "repeated_loss",
         "gap closed": "closed",
         "held-out over standard's": "held_out_ratio",
+        "held-out, new contexts": "new_loss",
         "AUC": "auc",
         "AUC, reference": "auc_reference",
         **{f"recited after {given}": f"recited_{given}" for given in GIVEN},
         "relearning": "relearned",
     },
     labels={view: label for view, label in VIEWS.items() if cell_of(view) == MAIN},
-    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times. Nats per token.
+    table_note=f"""{CELLS[MAIN][0]} documents read {CELLS[MAIN][1]} times. Nats per token. New
+        contexts: of held-out text, what follows contexts that are not repeated in what was read.
         AUC: that a document read often has a lower loss than a held-out one, and by
         how far the loss is below that of the model that never read them. Recited: share of the
         documents of which the next {RECITED} tokens are all the likeliest. Relearning: steps until

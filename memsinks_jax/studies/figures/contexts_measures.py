@@ -11,6 +11,7 @@ from memsinks_jax.measures import forced, intervals, membership
 from memsinks_jax.measures.documents import Documents
 from memsinks_jax.measures.forced import Reading
 from memsinks_jax.measures.subjects import Subject, of_role
+from memsinks_jax.models.stored import Stored
 from memsinks_jax.models.trained import Trained, open_run
 from memsinks_jax.runs import workdir as workdirs
 from memsinks_jax.sinks.kinds import NONE
@@ -18,12 +19,14 @@ from memsinks_jax.studies.figures.contexts import GIVEN, RECITED
 from memsinks_jax.studies.figures.runs import Run
 
 
-def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
+def of_view(run: Run, never: Run, by_context: Run | None, mode: str) -> dict[str, float]:
     """A model in a mode of its sinks, or with them off and a lookup of the text it read (`text`) ->
     its metrics.
 
     Args:
       never: the model that read none of the repeated documents.
+      by_context: one with memory by context that read the same, if there is one. Where it has no
+        sink, the context is new: `new_loss` is the held-out loss there.
     """
     model, (sides, reference) = open_run(run.workdir), _never_read(never.workdir)
     subject = Subject(run.variant, model, "drop" if mode == "text" else mode)
@@ -41,12 +44,24 @@ def of_view(run: Run, never: Run, mode: str) -> dict[str, float]:
     }
     for name, score in (("auc", "loss"), ("auc_reference", "reference")):
         found[name] = intervals.auc(*(of[score] for of in scores)).value
+    if by_context:
+        found["new_loss"] = float(_at_new_contexts(by_context, sides[1], readings[1]).mean())
     for given in GIVEN:
         long = [reading for reading in readings[0] if len(reading.nats) >= given + RECITED]
         if long:
             exact = [reading.likeliest[given : given + RECITED].all() for reading in long]
             found[f"recited_{given}"] = float(np.mean(exact))
     return found
+
+
+def _at_new_contexts(by_context: Run, side: Documents, readings: list[Reading]) -> np.ndarray:
+    """The nats of the tokens whose contexts have no sink there."""
+    stored = Stored(by_context.workdir)
+    begin, found = stored.tokenizer.begin_of_text, []
+    for tokens, reading in zip(side.tokens, readings, strict=True):
+        rows = stored.contexts.rows(tokens, 0, len(tokens) + 1, begin)
+        found.append(reading.nats[rows[: len(reading.nats)] == NONE])
+    return np.concatenate(found)
 
 
 @functools.lru_cache(maxsize=1)  # all views of a cell: the text may be large

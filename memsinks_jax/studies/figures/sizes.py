@@ -119,7 +119,7 @@ FIGURE = Figure(
         name: shown for name, shown in contexts.FIGURE.columns.items() if name != "relearning"
     },
     labels=lambda table: {of: label for of, label in VIEWS.items() if of in table.groups},
-    table_note="""Nats per token. Recited, AUC: as in the study contexts.""",
+    table_note="""Nats per token. New contexts, recited, AUC: as in the study contexts.""",
     statements=STATEMENTS,
     paper="not asked",
     panels=panels,

@@ -72,6 +72,15 @@ def test_all_of_it_on_tiny_models(runs, tmp_path, monkeypatch):
     assert known < table.column("repeated_loss", "standard_32_drop")[0] and text < 0.5
     assert table.column("relearned", "context_32_drop") == [0.9]
     assert 0.3 < table.column("auc_reference", "never_32_drop")[0] <= 1  # it is its own reference
+    # what has no sink in the model with memory by context is new to all
+    model, known = open_run(runs["standard"].workdir), open_run(runs["context"].workdir).contexts
+    side = of_role(workdirs.read_corpus(runs["never"].workdir), "held_out", "here")
+    new, begin = [], model.tokenizer.begin_of_text
+    for tokens, of in zip(side.tokens, forced.read(Subject("", model, "drop"), side), strict=True):
+        rows = known.rows(tokens, 0, len(tokens) + 1, begin).tolist()
+        new += [nats for nats, row in zip(of.nats.tolist(), rows, strict=False) if row == NONE]
+    assert 0 < len(new) < sum(map(len, side.tokens))
+    assert table.column("new_loss", "standard_32_drop") == [pytest.approx(np.mean(new))]
     losses = (run.metrics for run in measured if run.variant == "standard_32")
     assert next(losses)["held_out_loss"] == pytest.approx(
         table.column("held_out_loss", "standard_32_drop")[0], rel=0.05
