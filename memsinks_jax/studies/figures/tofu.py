@@ -109,7 +109,7 @@ VIEWS = {
         f"{reader}_{way}": View(f"{label}, {_WAYS[way]}", variant, way, "", False, RETRIEVAL)
         for reader, (variant, label) in {
             "retrieval": ("sinks", "retrieval"),
-            "reader": ("reader", "retrieval with a reader"),
+            "reader": ("reader", "with a reader"),
         }.items()
         for way in retrieval.WAYS
     },
@@ -440,7 +440,7 @@ def panels(table) -> list[Categories]:
         red, blue = ("#c0392b", withdrawn), ("#1f618d", staying)
         return {"of withdrawn authors": red, "of authors that stay": blue}
 
-    rouge, known = "ROUGE-L of what a model answers", "nats per token (lower: better known)"
+    rouge, known = "ROUGE-L of answers", "nats per token (lower: better known)"
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 2}
     words = {"x": "share of the words", "series": series("rouge"), "legend": None}
     nats = {"x": known, "series": series("nats"), "legend": below}
@@ -493,7 +493,7 @@ FIGURE = Figure(
     statements=STATEMENTS,
     paper="not asked",
     panels=panels,
-    size=(13, 10),
+    size=(14, 10),
     note="{mean}, whiskers from the lowest to the highest.",
     sections=sections,
 )
