@@ -173,6 +173,7 @@ def opened_by_pytorch(folder, **options):
 @pytest.fixture
 def own_modules(tmp_path, monkeypatch):
     """For the code of folders: transformers puts its place into the path."""
+    pytest.importorskip("transformers")
     place = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
     monkeypatch.setattr(place, str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
