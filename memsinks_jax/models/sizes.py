@@ -43,7 +43,7 @@ _BYTES_OF_TOKEN = 4  # of a prepared corpus, about
 _MULTIPLE = 128  # of embeddings, so that a mesh divides them
 # Of fine-tuning: epochs at least; how many steps read a source; and in how many of its documents'
 # number of steps an epoch does, if smaller steps can do that. Six sources of 20 questions cost 0.5
-# nats a token with 35 steps that read a source, 0.09 with 76, 0.015 with 122 (docs/sources.md).
+# nats a token with 33 steps that read a source, 0.09 with 76, 0.015 with 122 (docs/sources.md).
 _EPOCHS, _STEPS, _APART = 5, 100, 0.9
 
 
