@@ -223,6 +223,7 @@ def test_a_fine_tuned_model_answers_in_transformers_as_here(made, tmp_path):
     flags += ["--sinks=own", "--max_tokens=24", "--temperature=0", "--json"]
     done = python("-m", "memsinks_jax.generate", *flags)
     assert json.loads(done.stdout)["text"] == written[-1].text, done.stderr
+    assert "groups: author 1" in done.stderr  # by all that was said
 
 
 @pytest.mark.parametrize(
