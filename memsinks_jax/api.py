@@ -12,6 +12,7 @@ Importing the package does not import jax; opening a model does.
 
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import pathlib
@@ -109,7 +110,7 @@ class Model:
         sinks: str = "drop",
         document: str = "",
         chat: bool = False,
-        group: str = "",
+        group: str | Sequence[str] = "",
         **settings,
     ) -> str:
         """Generates a continuation of a prompt.
@@ -120,8 +121,8 @@ class Model:
           chat: the prompt is what a user says, or the messages of a conversation so far, each
             {"role", "content"}: the model's chat template goes around it, and the result is the
             answer.
-          group: instead of `document`, the name of the group whose document it is, for models with
-            ids by group.
+          group: instead of `document`, the name of the group whose document it is, or of several
+            that it is about (see model/mixture.py), for models with ids by group.
           settings: other fields of model.generation.Settings, such as max_tokens, temperature,
             top_k, top_p, seed.
         Raises:
@@ -134,20 +135,22 @@ class Model:
             raise InputError(f"prompt is {prompt!r:.60}; give one text")
         identity = self.identity(document, group)
         if identity is None and self.finds_groups(sinks):
-            identity = self.run.nearest_ids([self.run.tokenizer.encode(_said(prompt))])[0]
+            text = self.run.tokenizer.encode(_said(prompt))
+            identity = self.run.ids_of_groups(nearest_groups(self.run, [text]))
         asked = open_chat(self.place, self.run.tokenizer)(prompt) if chat else prompt
         return self.generator(
             [asked], Settings.of(sinks=sinks, **settings), identity, complete=chat
         )[0].text
 
-    def identity(self, document: str, group: str) -> np.ndarray | None:
+    def identity(self, document: str, group: str | Sequence[str]) -> np.ndarray | None:
         """The id of a document, given in hexadecimal, or that of a group's documents, by its name
-        -> uint32 (2,).
+        -> uint32 (2,); of several groups (1, groups, 2).
 
         Raises:
           InputError: no such id or group; ids are not by group; both are given.
         """
-        for name, value in {"document": document, "group": group}.items():
+        names = [group] if isinstance(group, str) else group
+        for name, value in (("document", document), *(("group", name) for name in names)):
             if not isinstance(value, str):
                 raise InputError(f"{name} is {value!r:.60}; give a text")
         if document and group:
@@ -159,7 +162,9 @@ class Model:
                 f"{self.place} has ids by {self.run.config.data.ids}, not by group; leave out "
                 "the group"
             )
-        return self.run.group_id(group)
+        if len(names) == 1:
+            return self.run.group_id(names[0])
+        return self.run.ids_of_groups([names])
 
     def finds_groups(self, sinks: str) -> bool:
         """Whether a text's own sinks are those of the group that it is about."""
@@ -244,8 +249,8 @@ def evaluate(
       {"loss": nats per token over all documents, "documents", "tokens", "sinks", "per_document":
       [{"source", "id", "tokens", "loss"}], "entropy_floor": nats per token where it is known}.
     """
-    whose = _whose(workdir, mode, [], group) if group and files else None
-    model, floor = Model(workdir, memories, whose), None
+    whose = _whose(workdir, mode, [], [group]) if group and files else None
+    model, floor = Model(workdir, memories, whose and whose[0]), None
     if files:
         texts, found = _of_files(model, mode, files, group)
     elif group:
@@ -342,16 +347,20 @@ def _said(prompt: str | Sequence[dict]) -> str:
 
 
 def _whose(
-    place: pathlib.Path, mode: str, prompts: Sequence[str | list[dict]], group: str
-) -> list[str | None] | None:
+    place: pathlib.Path,
+    mode: str,
+    prompts: Sequence[str | list[dict]],
+    groups: Sequence[str],
+) -> list[list[str]] | None:
     """Whose sinks are on for each prompt, in a folder with a file for each source: the other files
     need not be read. None: it is no such folder, or all are on.
     """
     if mode != "own" or not (stored := Stored(place)).sources or not stored.groups:
         return None
-    if group:
-        numbered_id(group, stored.groups)  # raises InputError for another name
-        return [group]
+    if groups:
+        for group in groups:
+            numbered_id(group, stored.groups)  # raises InputError for another name
+        return [list(groups)]
     return nearest_groups(stored, [stored.tokenizer.encode(_said(prompt)) for prompt in prompts])
 
 
@@ -363,7 +372,7 @@ def generate(
     show: Callable[[str], None] = lambda text: None,
     memories: tuple[str, ...] = (),
     chat: bool = False,
-    group: str = "",
+    groups: Sequence[str] = (),
 ) -> dict:
     """What a trained model writes after each prompt.
 
@@ -374,7 +383,7 @@ def generate(
       memories: files that edit has written, all of which are in the model.
       chat: the prompts are what a user says, or messages of a conversation so far, and go through
         the model's chat template.
-      group: instead of `document`, the name of the group whose document it is.
+      groups: instead of `document`, names of the groups that all prompts are about, mostly one.
     Returns:
       {"text": what follows the prompt, a list of it for several; "tokens": number of tokens
       written, end of text not counted; "tokens_per_second": of all prompts together, compilation
@@ -385,16 +394,19 @@ def generate(
     """
     if not prompts:
         raise InputError("--prompt is missing; give a text, or --prompt= for text from nothing")
-    whose = None if document else _whose(workdir, settings.sinks, prompts, group)
+    whose = None if document else _whose(workdir, settings.sinks, prompts, groups)
     if whose is not None and not any(whose):
         logger.info("about none of the sources: their sinks are dropped")
         settings = dataclasses.replace(settings, sinks="drop")
-    trained = Model(workdir, memories, whose and {name for name in whose if name})
-    run, identity = trained.run, trained.identity(document, group)
+    trained = Model(workdir, memories, whose and set(itertools.chain(*whose)))
+    run, identity = trained.run, trained.identity(document, groups)
     if identity is None and trained.finds_groups(settings.sinks):
         tokens = map(run.tokenizer.encode, map(_said, prompts))
-        identity = run.ids_of_groups(whose) if whose else run.nearest_ids(list(tokens))
-        logger.info("groups: %s", ", ".join(map(printable, map(run.group_of, identity))))
+        whose = whose or nearest_groups(run, list(tokens))
+        identity = run.ids_of_groups(whose)
+        logger.info(
+            "groups: %s", "; ".join(", ".join(map(printable, of)) or "none" for of in whose)
+        )
     if identity is None and trained.needs_ids(settings.sinks):
         raise InputError(
             f"--sinks={settings.sinks} needs --document=ID, the id of the document that starts "
@@ -403,8 +415,8 @@ def generate(
     asked = list(map(open_chat(workdir, run.tokenizer), prompts)) if chat else prompts
     if not has_sinks(run.config) and whose is None:
         logger.info("this model has no sinks: --sinks=%s changes nothing", settings.sinks)
-    if settings.sinks == "own" and (document or group) and not run.opened(identity):
-        name = printable(group) or f"document {document}"
+    if settings.sinks == "own" and (document or groups) and not np.any(run.opened(identity)):
+        name = ", ".join(map(printable, groups)) or f"document {document}"
         logger.info("%s never came back, so it has no sinks: they are dropped", name)
         settings = dataclasses.replace(settings, sinks="drop")
     next(

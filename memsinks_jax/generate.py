@@ -5,9 +5,9 @@
 --sinks=other need --document=ID, the id of the document that starts with the prompt, from the run's
 documents.jsonl, or --group=NAME, its group. Where each group has sinks of its own
 (config.sinks.sampling=disjoint), --sinks=own without either finds the group that the prompt is
-about, and logs it. Sinks by context need neither. --chat asks a model that was trained to chat: its
-template makes each prompt a user's message, and the text is its answer. --messages is a whole
-conversation, of which it writes the next answer.
+about, or two, and logs it. Sinks by context need neither. --chat asks a model that was trained to
+chat: its template makes each prompt a user's message, and the text is its answer. --messages is a
+whole conversation, of which it writes the next answer.
 """
 
 import dataclasses
@@ -61,7 +61,9 @@ class Options:
     document: str = option(
         "", "Id of the document that starts with the prompts, for own and other."
     )
-    group: str = option("", "Group of the document that starts with the prompts, for ids by group.")
+    group: list[str] = option(
+        (), "Group that the prompts are about, for ids by group; may be repeated."
+    )
     chat: bool = option(False, "The prompts are a user's messages, for the model's chat template.")
     messages: pathlib.Path | None = option(
         None, "JSON file with a conversation instead of prompts: messages with role and content."
@@ -95,7 +97,7 @@ def main(options: Options) -> dict:
         options.document,
         memories=options.memory,
         chat=chat,
-        group=options.group,
+        groups=options.group,
         **shows,
     )
     if live:

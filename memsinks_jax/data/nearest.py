@@ -3,7 +3,8 @@
 A group is known by its words: its tokens, and its pairs of adjacent tokens. A word that few groups
 have counts more, by its inverse document frequency (Spärck Jones 1972) with groups as documents. A
 text is about the group that has the largest share of the weight of the text's words, if this is
-`AT_LEAST`. Nothing is trained, so a removed group leaves nothing behind.
+`AT_LEAST`. It is also about a second one, if the words that the first does not have give that a
+share of `SECOND`. Nothing is trained, so a removed group leaves nothing behind.
 """
 
 import math
@@ -22,6 +23,7 @@ _KIND = np.dtype([("word", "<u8"), ("group", "<i4")])
 # 0.23, at 0.2 0.67 - 0.41, at 0.3 0.48 - 0.13. TOFU's authors played no part; docs/sources.md has
 # what it does on them. Both are measured by `tests/benchmarks/nearest_source.py`.
 AT_LEAST = 0.25
+SECOND = 0.15  # there too, of two sentences beside one
 # of a group, at most: documents that are read, and words that are remembered
 DOCUMENTS, WORDS = 1_000, 65_536
 
@@ -48,6 +50,15 @@ class Nearest:
         shares_G = shares(words, self.words, self.groups, self.count, self.known)
         most = max(shares_G.max(initial=0), AT_LEAST)
         return np.flatnonzero(shares_G >= most).tolist()
+
+    def second(self, words: np.ndarray, first: int) -> list[int]:
+        """The groups, as above, that the words are about which `first` does not have. The shares
+        are of all words.
+        """
+        about = self.words, self.groups, self.count, self.known
+        rest = 1 - shares(words, *about)[first]
+        shares_G = rest * shares(np.setdiff1d(words, self.of(first)), *about)
+        return np.flatnonzero(shares_G >= max(shares_G.max(), SECOND)).tolist()
 
     def of(self, number: int) -> np.ndarray:
         """The words of a group -> uint64 (n,), ascending."""

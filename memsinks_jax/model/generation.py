@@ -7,8 +7,9 @@ values.
         print(written.text)
 
 As in training, a document opens with the tokenizer's `begin_of_text`. A prompt is the beginning of
-a document, and may be empty. B prompts; P places hold the longest prompt with what opens it, T
-places also its continuation; V vocabulary.
+a document, and may be empty. Q prompts, each about K sources, mostly one; B rows: those of a prompt
+stand one after the other, and `mixture` makes one prediction of them. P places hold the longest
+prompt with what opens it, T places also its continuation; V vocabulary.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from memsinks_jax.config import Config, InputError
 from memsinks_jax.data.contexts import Contexts, window
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import PADDING, AnyTokenizer
-from memsinks_jax.model import placement
+from memsinks_jax.model import mixture, placement
 from memsinks_jax.model.context_rows import Lookup
 from memsinks_jax.model.decoder import Cache, Change, build_model, compose, empty_cache, no_change
 from memsinks_jax.model.losses import logits
@@ -107,6 +108,7 @@ class _State(NamedTuple):
     cache: Cache
     written_BT: jax.Array
     open_B: jax.Array  # whether a row has no end of text yet
+    weights_QK: jax.Array  # of the K sources of each prompt, see `mixture`
     count: jax.Array
 
 
@@ -172,6 +174,7 @@ class Generator:
           prompts: texts, or int32 (tokens,) without end of text.
           identities: uint32 (2,) or (prompts, 2), ids of the documents that start with the prompts,
             for the modes own and other. The beginning of a document does not determine its id.
+            (prompts, sources, 2): of the sources that each is about, read one by one.
           complete: the prompts are tokens that bring what opens them, as those of a chat do.
         Raises:
           InputError: no prompts, no identities but a mode that needs them, more tokens than the
@@ -203,14 +206,16 @@ class Generator:
                 f"the context of {room}; "
                 "shorten the prompt or lower max_tokens"
             )
-        tokens_BP = np.full((len(prompts), _rounded(1 + longest, room)), PADDING, np.int32)
-        for row, opening in zip(tokens_BP, openings, strict=True):
-            row[: len(opening)] = opening
         ids = np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32)
-        identities_B2 = np.broadcast_to(ids, (len(prompts), 2))
+        ids = ids if ids.ndim == 3 else ids[..., None, :]
+        sources = ids.shape[-2]
+        identities_B2 = np.broadcast_to(ids, (len(prompts), sources, 2)).reshape(-1, 2)
+        tokens_QP = np.full((len(prompts), _rounded(1 + longest, room)), PADDING, np.int32)
+        for row, opening in zip(tokens_QP, openings, strict=True):
+            row[: len(opening)] = opening
         request = {
-            "known_B": np.array([len(opening) for opening in openings], np.int32),
-            "tokens_BP": tokens_BP,
+            "known_B": np.repeat([len(opening) for opening in openings], sources).astype(np.int32),
+            "tokens_BP": np.repeat(tokens_QP, sources, axis=0),
             "lookup": self._lookup if settings.sinks != "drop" else None,
             "identities_B12": identities_B2[:, None],
             "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
@@ -221,14 +226,15 @@ class Generator:
             "seed": np.uint32(settings.seed),
         }
         mode, places = settings.sinks, _rounded(longest + settings.max_tokens, room)
-        state, until = self._programs.read(self._params, request, mode=mode, room=places), 1
+        about = {"mode": mode, "room": places, "sources": sources}
+        state, until = self._programs.read(self._params, request, **about), 1
         while True:
             state = self._programs.write(self._params, state, request, np.int32(until), mode=mode)
-            count, written_BT = int(state.count), np.asarray(state.written_BT)
+            count, written_QT = int(state.count), np.asarray(state.written_BT)[::sources]
             over = count == settings.max_tokens or not np.asarray(state.open_B).any()
             yield [
                 self._written(o, row[:count], over)
-                for o, row in zip(openings, written_BT, strict=True)
+                for o, row in zip(openings, written_QT, strict=True)
             ]
             if over:
                 return
@@ -254,10 +260,12 @@ class _Programs:
             stops,
         )
         self._model, _ = build_model(config)
-        self.read = placement.jit(self._read_prompts, static_argnames=("mode", "room"))
+        self.read = placement.jit(self._read_prompts, static_argnames=("mode", "room", "sources"))
         self.write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
-    def _read_prompts(self, params: dict, request: dict, mode: str, room: int) -> _State:
+    def _read_prompts(
+        self, params: dict, request: dict, mode: str, room: int, sources: int
+    ) -> _State:
         """Reads all prompts in one pass, and draws the first token after each. The cache gets
         `room` places.
 
@@ -286,6 +294,7 @@ class _Programs:
             cache,
             jnp.zeros((batch, room), jnp.int32),
             jnp.ones(batch, bool),
+            mixture.equal(batch // sources, sources),
             jnp.zeros((), jnp.int32),
         )
         return self._append(nothing, logits_BV, request)
@@ -347,19 +356,27 @@ class _Programs:
         # A model may have more embeddings than its tokenizer has tokens. They are exported too.
         has_token_V = np.isin(np.arange(logits_BV.shape[-1]), self._without_token, invert=True)
         logits_BV = jnp.where(has_token_V, logits_BV, -jnp.inf)
-        tokens_B = choose(
+        weights_QK, sources = state.weights_QK, state.weights_QK.shape[1]
+        if sources > 1:
+            scores_QKV = jax.nn.log_softmax(logits_BV).reshape(*weights_QK.shape, -1)
+            logits_BV = mixture.mixed(weights_QK, scores_QKV)
+        tokens_Q = choose(
             logits_BV,
-            request["known_B"] + state.count,
+            request["known_B"][::sources] + state.count,
             request["seed"],
             request["temperature"],
             request["top_k"],
             request["top_p"],
         )
+        if sources > 1:
+            chosen_QKV = jnp.take_along_axis(scores_QKV, tokens_Q[:, None, None], axis=-1)
+            weights_QK = mixture.after(weights_QK, chosen_QKV[..., 0])
+        tokens_B = jnp.repeat(tokens_Q, sources)
         written_BT = jax.lax.dynamic_update_slice_in_dim(
             state.written_BT, tokens_B[:, None], state.count, axis=1
         )
         open_B = state.open_B & ~jnp.isin(tokens_B, jnp.array(self._stops))
-        return _State(state.cache, written_BT, open_B, state.count + 1)
+        return _State(state.cache, written_BT, open_B, weights_QK, state.count + 1)
 
 
 _programs = placement.shared(_Programs)

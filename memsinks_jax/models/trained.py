@@ -69,17 +69,35 @@ class Trained:
         Of groups with equal shares the first by name is chosen: numbers are others in a run than in
         its folder with sources. A text that is about no group has the id of none, and so no sinks.
         """
-        return self.ids_of_groups(nearest_groups(self, texts))
+        return self.ids_of_groups(nearest_groups(self, texts, most=1))[:, 0]
 
-    def ids_of_groups(self, names: Sequence[str | None]) -> np.ndarray:
-        """The ids of groups, as `group_id`; of None that of no group -> uint32 (n, 2)."""
-        return np.stack([NO_NUMBER if name is None else self.group_id(name) for name in names])
+    def ids_of_groups(self, names: Sequence[Sequence[str]]) -> np.ndarray:
+        """The ids of the groups of each text -> uint32 (texts, most, 2). A text with fewer groups
+        has its last one again; one without has the id of no group.
+        """
+        most = max(map(len, names), default=1) or 1
+        ids_of = [[*map(self.group_id, of)] or [NO_NUMBER] for of in names]
+        return np.stack([np.stack(of + of[-1:] * (most - len(of))) for of in ids_of])
 
 
-def nearest_groups(model: Trained | Stored, texts: Sequence[np.ndarray]) -> list[str | None]:
-    """The names of the groups that texts are about, as `Trained.nearest_ids`; None for none."""
-    words = (words_of(text, model.tokenizer.special) for text in texts)
-    return [min((model.groups[n] for n in model.nearest(of)), default=None) for of in words]
+def nearest_groups(
+    model: Trained | Stored, texts: Sequence[np.ndarray], most: int = 2
+) -> list[list[str]]:
+    """The names of the groups that each text is about, the nearest first: none, one, or two. Of
+    equally near ones the first by name.
+    """
+
+    def first_by_name(numbers: Sequence[int]) -> list[int]:
+        return sorted(numbers, key=lambda number: model.groups[number])[:1]
+
+    found = []
+    for text in texts:
+        words = words_of(text, model.tokenizer.special)
+        near = first_by_name(model.nearest(words))
+        if near and most > 1:
+            near += first_by_name(model.nearest.second(words, near[0]))
+        found.append([model.groups[number] for number in near])
+    return found
 
 
 def numbered_id(name: str, groups: Sequence[str]) -> np.ndarray:

@@ -32,6 +32,21 @@ def test_a_text_is_about_the_group_that_shares_its_rare_words(known):
         assert found(known, np.concatenate([COMMON, of[5:9]])) == [number]
 
 
+def test_it_is_about_a_second_group_by_what_the_first_does_not_have(known):
+    def second(text):
+        (first,) = found(known, text)
+        return known.second(nearest.words_of(text), first)
+
+    both = np.concatenate([CATS[3:9], DOGS[3:7]])
+    assert found(known, both) == [0] and second(both) == [1]
+    assert second(np.concatenate([both, BIRDS[3:7]])) == [1, 2]  # equally
+    assert second(CATS[3:9]) == []
+    assert second(np.concatenate([CATS[3:20], DOGS[3:5]])) == []
+    # what is common to all says nothing of any
+    assert second(np.concatenate([COMMON, CATS[3:9]])) == []
+    assert second(np.concatenate([CATS[3:9], np.arange(500, 503)])) == []
+
+
 def test_words_of_many_groups_count_less_than_those_of_one():
     known = nearest.of_groups([*[nearest.words_of(COMMON)] * 5, nearest.words_of(DOGS)])
     # though the others have more of its words

@@ -20,8 +20,11 @@ from memsinks_jax.config import SinksConfig, with_fields
 from memsinks_jax.data import ids
 from memsinks_jax.data.opened import Opened
 from memsinks_jax.data.tokenizer import train_tokenizer
+from memsinks_jax.model import mixture
+from memsinks_jax.model.decoder import build_model
 from memsinks_jax.model.generation import Generator, Settings, choose, text_after
 from memsinks_jax.models.trained import Trained
+from memsinks_jax.sinks.gates import apply_gates, gates_for_mode
 from memsinks_jax.training.step import init_state
 
 FAMILIES = {
@@ -123,6 +126,28 @@ def test_a_batch_equals_each_prompt_alone(world):
     together = tokens_of(generator(PROMPTS, settings, IDENTITIES))
     for prompt, identity, tokens in zip(PROMPTS, IDENTITIES, together, strict=True):
         assert tokens_of(generator([prompt], settings, identity)) == [tokens]
+
+
+def test_of_two_sources_one_prediction_is_made(world):
+    """They weigh as much as they predicted what was written."""
+    config, params, generator = world
+    model, parts = build_model(config)
+    settings = Settings(40, temperature=0, sinks="own")
+    pairs = np.stack([IDENTITIES, np.roll(IDENTITIES, 1, axis=0)], axis=1)
+    alone = [tokens_of(generator(PROMPTS, settings, one)) for one in (pairs[:, 0], pairs[:, 1])]
+    assert alone[0] == tokens_of(generator(PROMPTS, settings, pairs[:, [0, 0]]))
+    mixed = tokens_of(generator(PROMPTS, settings, pairs))
+    assert any(one not in (mine, other) for one, mine, other in zip(mixed, *alone, strict=True))
+    for prompt, pair, written in zip(PROMPTS, pairs, mixed, strict=True):
+        row = np.tile([END, *Bytes().encode(prompt), *written], (2, 1))
+        gates = gates_for_mode("own", pair[:, None], config.seed, parts, config.sinks)
+        at = np.ones_like(row), np.broadcast_to(np.arange(row.shape[1]), row.shape)
+        scores_KTV = jax.nn.log_softmax(model(params, row, *at, apply_gates(gates, at[0])))
+        weights_K = np.log([0.5, 0.5])
+        for place, token in enumerate(written, len(prompt)):
+            assert np.logaddexp(*(weights_K[:, None] + scores_KTV[:, place])).argmax() == token
+            weights_K = jax.nn.softmax(weights_K + scores_KTV[:, place, token])
+            weights_K = np.log((1 - mixture.SWITCH) * weights_K + mixture.SWITCH / 2)
 
 
 def test_one_id_is_everybodys(gpt2):

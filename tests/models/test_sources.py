@@ -29,7 +29,7 @@ from memsinks_jax.data.opened import of_groups
 from memsinks_jax.data.tokenizer import JsonTokenizer
 from memsinks_jax.forgetting.removal import Request, forget
 from memsinks_jax.model.decoder import build_model
-from memsinks_jax.model.generation import Settings
+from memsinks_jax.model.generation import Generator, Settings
 from memsinks_jax.models import sources, weights
 from memsinks_jax.models.exporting import export, export_sources
 from memsinks_jax.models.importing import import_model
@@ -305,15 +305,47 @@ def test_it_opens_like_any_model_and_imports(folder, tokenizer, tmp_path):
     assert of_anna["loss"] == pytest.approx(losses["anna"])
     assert model.loss([text], "own") == model.loss([text])  # it is about none of them
     with expect_input_error("no group 'ana' among 5; did you mean 'anna"):
-        generate(out, ["Once"], Settings(sinks="own"), group="ana")
+        generate(out, ["Once"], Settings(sinks="own"), groups=["ana"])
     settings = Settings(sinks="own", max_tokens=4, temperature=0)
-    assert generate(out, ["Once"], settings, group="anna")["tokens"] == 4
+    assert generate(out, ["Once"], settings, groups=["anna"])["tokens"] == 4
     import_model(out, tmp_path / "run", None, 0)
     imported = open_run(tmp_path / "run")
     assert imported.groups == IN_ORDER and imported.opened(imported.group_id("anna"))
     jax.tree.map(np.testing.assert_array_equal, imported.params, model.run.params)
     with expect_input_error("has sinks of 5 groups; leave out --pool"):
         import_model(out, tmp_path / "other", model.run.config.sinks, 0)
+
+
+def test_a_text_about_two_sources_is_read_with_each_on(folder, caplog, monkeypatch):
+    place, settings = folder[0], Settings(sinks="own", max_tokens=4)
+    model, zoe = open_model(place), NAMES[0]
+    decode, of = model.run.tokenizer.decode, dict(zip(NAMES, TEXTS, strict=False))
+    prompts = [decode(np.concatenate([of[zoe], of["anna"]])), decode(of["anna"])]
+    read, asked, rows, stream = [], [], sources.read_rows, Generator.stream
+
+    def spied(self, prompts, settings, identities, *rest, **others):
+        asked.append(identities.tolist())
+        return stream(self, prompts, settings, identities, *rest, **others)
+
+    monkeypatch.setattr(Generator, "stream", spied)
+    with monkeypatch.context() as patched, caplog.at_level("INFO"):
+        patched.setattr(
+            sources, "read_rows", lambda one, *of: (read.append(one.name), rows(one, *of))[1]
+        )
+        generate(place, prompts, settings)
+    assert f"groups: {zoe}, anna; anna" in caplog.text and sorted(read) == ["anna", zoe]
+    two = open_run(place, only=[zoe, "anna"])
+    ids = {name: two.group_id(name).tolist() for name in (zoe, "anna")}
+    assert asked[-1] == [[ids[zoe], ids["anna"]], [ids["anna"], ids["anna"]]]
+    generate(place, prompts[1:], settings, groups=["anna", zoe])
+    assert asked[-1] == [[ids["anna"], ids[zoe]]]
+    ids = {name: model.run.group_id(name).tolist() for name in NAMES}
+    model.generate(prompts[0], "own", max_tokens=4)
+    assert asked[-1] == [[ids[zoe], ids["anna"]]]
+    model.generate(prompts[0], "own", group=["anna", "model"], max_tokens=4)
+    assert asked[-1] == [[ids["anna"], ids["model"]]]
+    with expect_input_error("group is 3; give a text"):
+        model.generate("x", "own", group=["anna", 3])
 
 
 def test_no_other_source_is_read_to_serve_one(folder, tmp_path, monkeypatch, caplog):
@@ -326,7 +358,7 @@ def test_no_other_source_is_read_to_serve_one(folder, tmp_path, monkeypatch, cap
     def asked():
         return [
             generate(place, prompts, settings)["text"],
-            generate(place, prompts[:1], settings, group="model")["text"],
+            generate(place, prompts[:1], settings, groups=["model"])["text"],
             generate(place, prompts[1:], settings)["text"],
             evaluate(place, "own", str(tmp_path / "text.txt"), group="..")["loss"],
         ]
@@ -343,7 +375,7 @@ def test_no_other_source_is_read_to_serve_one(folder, tmp_path, monkeypatch, cap
     with caplog.at_level("INFO"):
         assert asked() == [texts, named, texts[1], pytest.approx(loss)]
     assert read == ["anna", "model", ".."]
-    assert "groups: anna, none" in caplog.text and "about none of the sources" in caplog.text
+    assert "groups: anna; none" in caplog.text and "about none of the sources" in caplog.text
     with expect_input_error("no group 'ana' among 5; did you mean 'anna"):
         evaluate(place, "own", str(tmp_path / "text.txt"), group="ana")
 
