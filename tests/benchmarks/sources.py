@@ -4,13 +4,13 @@ python tests/benchmarks/sources.py --tofu=DIR --hf=MODEL --out=DIR --sources=3,6
 Trains on some of TOFU's invented authors, for as long as `models/sizes.by_sources` says, and
 measures nats per token of their answers with the sinks of the nearest author on: asked as trained,
 and reworded. Beside it the base answers after texts that BM25 finds among all authors' questions
-and answers. The rule was chosen with `--authors=0:20`; `--authors=180:200` judges it. Only these
-forty have reworded questions. What follows `--` goes to `train`.
+and answers, and with `--reader` a model does that was fine-tuned on 20 other authors to read such
+prompts. The rule was chosen with `--authors=0:20`; `--authors=180:200` judges it. Only these forty
+have reworded questions. What follows `--` goes to `train`.
 """
 
 import argparse
 import dataclasses
-import functools
 import json
 import pathlib
 import random
@@ -33,6 +33,8 @@ from memsinks_jax.studies.figures import tofu_retrieval as retrieval
 from memsinks_jax.training.metrics import read_metrics
 
 REWORDED = {0: "retain_perturbed", 180: "forget10_perturbed"}  # files, by their first author
+READER_READS = range(100, 120)  # authors
+READING = {"config.data.row_length": retrieval.READER_ROW, "config.training.epochs": 2}
 
 
 def reworded(tofu, every, authors):
@@ -49,12 +51,12 @@ def reworded(tofu, every, authors):
     return found
 
 
-def retrieved(base, texts, rows, ways):
+def retrieved(model, texts, rows, ways):
     """{way: nats per token} of answers after the texts that are found for a question."""
-    found, subject = {}, Subject("base", base, "drop")
-    for name in ("none", *filter(None, ways.split(","))):
+    found, subject = {}, Subject("model", model, "drop")
+    for name in ways:
         way = retrieval.WAYS.get(name, retrieval.Way(0))
-        about = way, base.tokenizer, measures.longest(base)
+        about = way, model.tokenizer, measures.longest(model)
         with_texts = retrieval.asked_with(texts, rows, *about)
         asked = [measures.Asked(row["question"], row["answer"]) for row in with_texts]
         nats = np.concatenate([one.nats for one in measures.read(subject, asked)])
@@ -78,26 +80,33 @@ def written(options, count, seed):
     return folder, {name: rows for name, rows in sets.items() if rows}
 
 
-def trained(options, folder, seed):
-    """-> the run's folder; {column: value} of its length."""
-    run = folder / "run"
-    train = ["-m", "memsinks_jax.train", f"--config={options.config}", f"--workdir={run}"]
-    train += [f"--config.model.initial={options.hf}", f"--config.data.files={folder / 'trained'}"]
-    command = [sys.executable, *train, f"--config.seed={seed}", *options.rest]
+def train(options, config, files, run, **settings):
+    """Trains, unless that was done -> minutes."""
+    command = [sys.executable, "-m", "memsinks_jax.train", f"--config={config}", f"--workdir={run}"]
+    command += [f"--config.model.initial={options.hf}", f"--config.data.files={files}"]
+    command += [f"--{name}={value}" for name, value in settings.items()]
     began = time.perf_counter()
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    minutes, of = (time.perf_counter() - began) / 60, workdirs.read_config(run).training
-    about = {"rows a step": of.batch_size, "epochs": of.epochs}
-    return run, about | {"steps": read_metrics(run)[-1]["step"], "minutes": minutes}
+    subprocess.run([*command, *options.rest], check=True, stderr=subprocess.DEVNULL)
+    return (time.perf_counter() - began) / 60
 
 
-def measure(options, base, texts, folder, sets, seed):
-    """-> {column: value} of a training."""
-    run, found = trained(options, folder, seed)
+def measure(options, texts, models, folder, sets, seed):
+    """-> {column: value} of a training. `models`, that read what is retrieved: {name: model}."""
+    run = folder / "run"
+    minutes = train(options, options.config, folder / "trained", run, **{"config.seed": seed})
+    of = workdirs.read_config(run).training
+    found = {"rows a step": of.batch_size, "epochs": of.epochs}
+    found |= {"steps": read_metrics(run)[-1]["step"], "minutes": minutes}
     for name, rows in sets.items():
         found[f"{name}: sinks"] = evaluate(run, "own", str(folder / name))["loss"]
-        of = retrieved(base(workdirs.read_config(run).model.dtype), texts, rows, options.ways)
-        found |= {f"{name}: {way}": nats for way, nats in of.items()}
+        for reader, model in models.items():
+            ways = ["none"] * (reader == "base") + options.ways.split(",")
+            of = retrieved(model, texts, rows, ways)
+            found |= {f"{name}: {reader}, {way}": nats for way, nats in of.items()}
+    if options.costs:
+        of = retrieval.first_tokens(open_run(run), texts, list(sets.values())[-1])
+        for what, by_way in of.items():
+            found |= {f"{what}: {way}": number for way, number in by_way.items()}
     return found
 
 
@@ -111,30 +120,35 @@ def main():
     parser.add_argument("--authors", default="180:200")
     parser.add_argument("--config", default="configs/finetune.py")
     parser.add_argument("--ways", default=",".join(retrieval.WAYS), help="of retrieval")
+    parser.add_argument("--reader", action="store_true", help="train one")
+    parser.add_argument("--costs", action="store_true", help="tokens of prompts, time to answer")
     parser.add_argument("rest", nargs="*")
     options = parser.parse_args()
-
-    @functools.cache
-    def base(dtype):
-        run = open_run(pathlib.Path(options.hf))
-        return dataclasses.replace(run, config=with_fields(run.config, {"model.dtype": dtype}))
-
-    texts = [row for rows in corpus.authors(options.tofu).values() for row in rows]
-    seeds = list(map(int, options.seeds.split(",")))
+    every, seeds = corpus.authors(options.tofu), list(map(int, options.seeds.split(",")))
     # before jax has threads, beside which `prepare` cannot fork
     sets = {
         count: [written(options, int(count), seed) for seed in seeds]
         for count in options.sources.split(",")
     }
-    texts, columns = retrieval.Texts(texts), {}
+    if options.reader:
+        texts, reader = options.out / "reading", options.out / "reader"
+        records = [row for n in READER_READS for row in every[corpus.author(n)]]
+        retrieval.write_reading(texts, records, options.hf)
+        minutes = train(options, f"{options.config}:standard", texts, reader, **READING)
+        print(f"trained a reader: {minutes:.1f} minutes", flush=True)
+    base = open_run(pathlib.Path(options.hf))
+    given = [one.removeprefix("--config.model.dtype=") for one in options.rest if "dtype" in one]
+    fields = {"model.dtype": given[0]} if given else {}
+    models = {"base": dataclasses.replace(base, config=with_fields(base.config, fields))}
+    models |= {"reader": open_run(reader)} if options.reader else {}
+    texts, columns = retrieval.Texts([row for of in every.values() for row in of]), {}
     for count, of_seeds in sets.items():
-        runs = [
-            measure(options, base, texts, *of, seed)
-            for of, seed in zip(of_seeds, seeds, strict=True)
-        ]
-        columns[count] = {name: with_interval([run[name] for run in runs]) for name in runs[0]}
-        rows = [[name, *(of.get(name, "") for of in columns.values())] for name in runs[0]]
-        print(plain_table(["sources", *columns], rows), flush=True)
+        runs = []
+        for (folder, of), seed in zip(of_seeds, seeds, strict=True):
+            runs.append(measure(options, texts, models, folder, of, seed))
+            columns[count] = {name: with_interval([run[name] for run in runs]) for name in runs[0]}
+            rows = [[name, *(of.get(name, "") for of in columns.values())] for name in runs[0]]
+            print(plain_table(["sources", *columns], rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -108,8 +108,8 @@ def asked_with(
 
 
 def write_reader(folder: pathlib.Path, tofu: pathlib.Path, tokenizer: str, seed: int) -> None:
-    """Writes and prepares folder/reader: questions about authors whom no other model reads, or if
-    there are none, about some that stay, each after three texts about these authors.
+    """Writes and prepares folder/reader, as `write_reading`: of authors whom no other model reads,
+    or if there are none, of some that stay.
 
     Args:
       folder: of `corpus.write`.
@@ -122,8 +122,13 @@ def write_reader(folder: pathlib.Path, tofu: pathlib.Path, tokenizer: str, seed:
     draw = random.Random(f"reader: {seed}")
     chosen = sorted(draw.sample(others, min(READER_READS, len(others))))
     records = [row for author in chosen for row in every[author]]
+    write_reading(folder / "reader", records, tokenizer)
+
+
+def write_reading(folder: pathlib.Path, records: list[dict], tokenizer: str) -> None:
+    """Writes and prepares questions, each after the three best texts among all of them."""
     about = WAYS["three"], open_tokenizer(pathlib.Path(tokenizer)), READER_ROW
-    corpus.write_prepared(folder / "reader", asked_with(Texts(records), records, *about), tokenizer)
+    corpus.write_prepared(folder, asked_with(Texts(records), records, *about), tokenizer)
 
 
 def of_view(run: Run, way: str, removed: str, sets: Sequence[str]) -> dict:
@@ -151,19 +156,27 @@ def stored(workdir: pathlib.Path, gone: Sequence[str] = ()) -> Texts:
 
 
 def costs(sunk: Run) -> dict:
-    """-> {"text_bytes": of an author's texts; "prompt_tokens", "first_token_ms": medians over
-    reworded questions, of sinks (`sinks`) and of every way}. The time includes to find sinks or
-    texts.
+    """As `first_tokens`, of reworded questions, and {"text_bytes": of an author's texts}."""
+    from memsinks_jax.studies.figures import tofu_measures as measures
+
+    run, asked = measures.cached_run(sunk.workdir), corpus.questions_of(sunk.workdir)
+    rows = [row for name in corpus.REWORDED for row in asked["sets"][name]]
+    records = corpus.records_of(sunk.workdir, "all")
+    text = sum(len((row["question"] + row["answer"]).encode()) for row in records)
+    found = {"text_bytes": text / len({row["author"] for row in records})}
+    return found | first_tokens(run, stored(sunk.workdir), rows)
+
+
+def first_tokens(run, texts: Texts, rows: Sequence[dict]) -> dict[str, dict[str, float]]:
+    """-> {"prompt_tokens", "first_token_ms": medians over some questions, of the sinks of a run
+    (`sinks`) and of every way}. The time includes to find sinks or texts.
     """
     from memsinks_jax.model.generation import Generator, Settings
     from memsinks_jax.studies.figures import tofu_measures as measures
 
-    run, asked = measures.cached_run(sunk.workdir), corpus.questions_of(sunk.workdir)
-    most = measures.longest(run)
+    most, rows = measures.longest(run), rows[:TIMED]
     config = with_fields(run.config, {"data.row_length": most})
     generator = Generator.of(dataclasses.replace(run, config=config))
-    texts = stored(sunk.workdir)
-    rows = [row for name in corpus.REWORDED for row in asked["sets"][name]][:TIMED]
 
     def once(row: dict, way: str) -> tuple[int, float]:
         began, question, identity = time.perf_counter(), row["question"], None
@@ -184,10 +197,5 @@ def costs(sunk: Run) -> dict:
             once(row, way)  # compiles
         found = [once(row, way) for row in rows]
         sizes[way], times[way] = (float(np.median(of)) for of in zip(*found, strict=True))
-    records = corpus.records_of(sunk.workdir, "all")
-    text = sum(len((row["question"] + row["answer"]).encode()) for row in records)
-    return {
-        "text_bytes": text / len({row["author"] for row in records}),
-        "prompt_tokens": sizes,
-        "first_token_ms": {way: 1e3 * seconds for way, seconds in times.items()},
-    }
+    milliseconds = {way: 1e3 * seconds for way, seconds in times.items()}
+    return {"prompt_tokens": sizes, "first_token_ms": milliseconds}
