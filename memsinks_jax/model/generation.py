@@ -206,25 +206,9 @@ class Generator:
                 f"the context of {room}; "
                 "shorten the prompt or lower max_tokens"
             )
-        ids = np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32)
-        ids = ids if ids.ndim == 3 else ids[..., None, :]
-        sources = ids.shape[-2]
-        identities_B2 = np.broadcast_to(ids, (len(prompts), sources, 2)).reshape(-1, 2)
-        tokens_QP = np.full((len(prompts), _rounded(1 + longest, room)), PADDING, np.int32)
-        for row, opening in zip(tokens_QP, openings, strict=True):
-            row[: len(opening)] = opening
-        request = {
-            "known_B": np.repeat([len(opening) for opening in openings], sources).astype(np.int32),
-            "tokens_BP": np.repeat(tokens_QP, sources, axis=0),
-            "lookup": self._lookup if settings.sinks != "drop" else None,
-            "identities_B12": identities_B2[:, None],
-            "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
-            "sinks_seed": np.uint32(self._config.seed),
-            "temperature": np.float32(settings.temperature),
-            "top_k": np.int32(settings.top_k),
-            "top_p": np.float32(settings.top_p),
-            "seed": np.uint32(settings.seed),
-        }
+        request, sources = self._request(
+            openings, _rounded(1 + longest, room), settings, identities
+        )
         mode, places = settings.sinks, _rounded(longest + settings.max_tokens, room)
         about = {"mode": mode, "room": places, "sources": sources}
         state, until = self._programs.read(self._params, request, **about), 1
@@ -239,6 +223,34 @@ class Generator:
             if over:
                 return
             until = min(count + every, settings.max_tokens)
+
+    def _request(
+        self,
+        openings: list[np.ndarray],
+        places: int,
+        settings: Settings,
+        identities: np.ndarray | None,
+    ) -> tuple[dict, int]:
+        """What the programs read, and the number of sources of each prompt."""
+        ids = np.zeros(2, np.uint32) if identities is None else np.asarray(identities, np.uint32)
+        ids = ids if ids.ndim == 3 else ids[..., None, :]
+        sources = ids.shape[-2]
+        identities_B2 = np.broadcast_to(ids, (len(openings), sources, 2)).reshape(-1, 2)
+        tokens_QP = np.full((len(openings), places), PADDING, np.int32)
+        for row, opening in zip(tokens_QP, openings, strict=True):
+            row[: len(opening)] = opening
+        return {
+            "known_B": np.repeat([len(opening) for opening in openings], sources).astype(np.int32),
+            "tokens_BP": np.repeat(tokens_QP, sources, axis=0),
+            "lookup": self._lookup if settings.sinks != "drop" else None,
+            "identities_B12": identities_B2[:, None],
+            "opened_B1": self._opened(identities_B2)[:, None] if settings.sinks == "own" else None,
+            "sinks_seed": np.uint32(self._config.seed),
+            "temperature": np.float32(settings.temperature),
+            "top_k": np.int32(settings.top_k),
+            "top_p": np.float32(settings.top_p),
+            "seed": np.uint32(settings.seed),
+        }, sources
 
     def _written(self, opening: np.ndarray, tokens: np.ndarray, over: bool) -> Written:
         ended = np.isin(tokens, self._tokenizer.stops)
