@@ -11,7 +11,6 @@ have reworded questions. What follows `--` goes to `train`.
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import random
 import subprocess
@@ -32,23 +31,8 @@ from memsinks_jax.studies.figures import tofu_measures as measures
 from memsinks_jax.studies.figures import tofu_retrieval as retrieval
 from memsinks_jax.training.metrics import read_metrics
 
-REWORDED = {0: "retain_perturbed", 180: "forget10_perturbed"}  # files, by their first author
-READER_READS = range(100, 120)  # authors
+READER_READS = range(20)  # authors
 READING = {"config.data.row_length": retrieval.READER_ROW, "config.training.epochs": 2}
-
-
-def reworded(tofu, every, authors):
-    """The questions about some authors in other words, where there are any."""
-    found = []
-    for first, name in REWORDED.items():
-        lines = (tofu / f"{name}.jsonl").read_text().splitlines()
-        for number in authors:
-            place = (number - first) * corpus.OF_AN_AUTHOR
-            if 0 <= place < len(lines):
-                rows = map(json.loads, lines[place : place + corpus.OF_AN_AUTHOR])
-                for row, plain in zip(rows, every[corpus.author(number)], strict=True):
-                    found.append(plain | {"question": row["paraphrased_question"]})
-    return found
 
 
 def retrieved(model, texts, rows, ways):
@@ -68,10 +52,11 @@ def written(options, count, seed):
     """Writes and prepares the questions about some authors -> folder, {name: records}."""
     first, last = map(int, options.authors.split(":"))
     draw = random.Random(f"sources: {count}, {seed}")
-    authors, every = sorted(draw.sample(range(first, last), count)), corpus.authors(options.tofu)
+    authors = sorted(draw.sample(range(first, last), count))
+    every, changed = corpus.authors(options.tofu), corpus.reworded(options.tofu)
     sets = {
         "trained": [row for number in authors for row in every[corpus.author(number)]],
-        "reworded": reworded(options.tofu, every, authors),
+        "reworded": [row for number in authors for row in changed.get(corpus.author(number), [])],
     }
     folder = options.out / f"{count}-sources-seed{seed}"
     for name, rows in sets.items():
@@ -101,7 +86,8 @@ def measure(options, texts, models, folder, sets, seed):
         found[f"{name}: sinks"] = evaluate(run, "own", str(folder / name))["loss"]
         for reader, model in models.items():
             ways = ["none"] * (reader == "base") + options.ways.split(",")
-            of = retrieved(model, texts, rows, ways)
+            some = rows[:: max(len(rows) // options.questions, 1)]
+            of = retrieved(model, texts, some, ways)
             found |= {f"{name}: {reader}, {way}": nats for way, nats in of.items()}
     if options.costs:
         of = retrieval.first_tokens(open_run(run), texts, list(sets.values())[-1])
@@ -120,6 +106,7 @@ def main():
     parser.add_argument("--authors", default="180:200")
     parser.add_argument("--config", default="configs/finetune.py")
     parser.add_argument("--ways", default=",".join(retrieval.WAYS), help="of retrieval")
+    parser.add_argument("--questions", type=int, default=10**9, help="for retrieval, at most")
     parser.add_argument("--reader", action="store_true", help="train one")
     parser.add_argument("--costs", action="store_true", help="tokens of prompts, time to answer")
     parser.add_argument("rest", nargs="*")
@@ -132,8 +119,9 @@ def main():
     }
     if options.reader:
         texts, reader = options.out / "reading", options.out / "reader"
-        records = [row for n in READER_READS for row in every[corpus.author(n)]]
-        retrieval.write_reading(texts, records, options.hf)
+        retrieval.write_reading(
+            texts, options.tofu, list(map(corpus.author, READER_READS)), options.hf
+        )
         minutes = train(options, f"{options.config}:standard", texts, reader, **READING)
         print(f"trained a reader: {minutes:.1f} minutes", flush=True)
     base = open_run(pathlib.Path(options.hf))

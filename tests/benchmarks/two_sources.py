@@ -10,7 +10,6 @@ per token of the answers, a value for each run. Beside it, how often the two aut
 
 import argparse
 import collections
-import json
 import pathlib
 import random
 
@@ -24,23 +23,18 @@ from memsinks_jax.reporting.report import plain_table
 from memsinks_jax.studies.figures import tofu_corpus as corpus
 from memsinks_jax.studies.figures import tofu_measures as measures
 
-FILES = {0: "retain_perturbed", 180: "forget10_perturbed"}  # reworded, by their first author
-
 
 def questions_of(tofu, authors, groups):
     """{author: [(question, reworded, answer)]} of those that a run has read."""
-    every, found = corpus.authors(tofu), {}
-    for first, name in FILES.items():
-        rows = list(map(json.loads, (tofu / f"{name}.jsonl").read_text().splitlines()))
-        for place in range(len(rows) // corpus.OF_AN_AUTHOR):
-            name = corpus.author(first + place)
-            if first + place in authors and name in groups:
-                of = rows[place * corpus.OF_AN_AUTHOR : (place + 1) * corpus.OF_AN_AUTHOR]
-                found[name] = [
-                    (row["question"], changed["paraphrased_question"], row["answer"])
-                    for row, changed in zip(every[name], of, strict=True)
-                ]
-    return found
+    plain, changed = corpus.authors(tofu), corpus.reworded(tofu)
+    return {
+        name: [
+            (row["question"], other["question"], row["answer"])
+            for row, other in zip(plain[name], changed[name], strict=True)
+        ]
+        for name in map(corpus.author, authors)
+        if name in groups and name in changed
+    }
 
 
 def joined(one, other):

@@ -146,6 +146,23 @@ def authors(tofu: pathlib.Path) -> dict[str, list[dict]]:
     return {author(n): _of(rows, n, n) for n in range(len(rows) // OF_AN_AUTHOR)}
 
 
+def reworded(tofu: pathlib.Path) -> dict[str, list[dict]]:
+    """The same questions in other words, about those authors of whom there are some: the first and
+    the last ones.
+    """
+    plain, found = authors(tofu), {}
+    for of in OF_AUTHORS:
+        rows = _read(tofu / f"{SETS[of]}.jsonl")
+        count = len(rows) // OF_AN_AUTHOR
+        first = 0 if of == "staying" else len(plain) - count
+        for n in range(count):
+            pairs = zip(plain[author(first + n)], _of(rows, first + n, n), strict=True)
+            found[author(first + n)] = [
+                row | {"question": changed["paraphrased_question"]} for row, changed in pairs
+            ]
+    return found
+
+
 def _plant(
     going: list[int], placebo: list[int], others: list[int], draw: random.Random
 ) -> tuple[dict[int, list[dict]], dict[str, list[dict]]]:

@@ -117,18 +117,27 @@ def write_reader(folder: pathlib.Path, tofu: pathlib.Path, tokenizer: str, seed:
     lines = (folder / "all.jsonl").read_bytes().splitlines()
     read = {json.loads(line)["author"] for line in lines}
     withdrawn = json.loads((folder / "questions.json").read_text())["withdrawn"]
-    every = corpus.authors(tofu)
-    others = sorted(every.keys() - read) or sorted(every.keys() - set(withdrawn))
+    every = corpus.reworded(tofu).keys()
+    others = sorted(every - read) or sorted(every - set(withdrawn))
     draw = random.Random(f"reader: {seed}")
     chosen = sorted(draw.sample(others, min(READER_READS, len(others))))
-    records = [row for author in chosen for row in every[author]]
-    write_reading(folder / "reader", records, tokenizer)
+    write_reading(folder / "reader", tofu, chosen, tokenizer)
 
 
-def write_reading(folder: pathlib.Path, records: list[dict], tokenizer: str) -> None:
-    """Writes and prepares questions, each after the three best texts among all of them."""
+def write_reading(
+    folder: pathlib.Path, tofu: pathlib.Path, authors: Sequence[str], tokenizer: str
+) -> None:
+    """Writes and prepares the questions about some authors, each after the three best texts among
+    theirs. Every other one is asked in other words: else the best text is the question itself, and
+    a reader learns nothing but to copy.
+    """
+    plain, changed = corpus.authors(tofu), corpus.reworded(tofu)
+    texts = Texts([row for author in authors for row in plain[author]])
+    rows = [
+        (plain, changed)[n % 2][author][n] for author in authors for n in range(len(plain[author]))
+    ]
     about = WAYS["three"], open_tokenizer(pathlib.Path(tokenizer)), READER_ROW
-    corpus.write_prepared(folder, asked_with(Texts(records), records, *about), tokenizer)
+    corpus.write_prepared(folder, asked_with(texts, rows, *about), tokenizer)
 
 
 def of_view(run: Run, way: str, removed: str, sets: Sequence[str]) -> dict:
