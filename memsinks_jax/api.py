@@ -182,6 +182,8 @@ class Model:
           InputError: the mode needs ids, and those of the run are not of the text; no such group.
         """
         kind = self.run.config.data.ids
+        if not isinstance(group, str):  # a text alone is read with the sinks of one
+            raise InputError(f"group is {group!r:.60}; give a text")
         if group:
             return np.tile(self.identity("", group), (len(tokens), 1))
         if self.finds_groups(sinks):

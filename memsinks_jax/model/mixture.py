@@ -12,6 +12,8 @@ P prompts, K sources of each, V vocabulary, T tokens.
 import jax
 import jax.numpy as jnp
 
+from memsinks_jax.model import placement
+
 SWITCH = 0.02  # chosen on TOFU's first 20 authors, docs/sources.md
 
 
@@ -32,7 +34,7 @@ def after(weights_PK: jax.Array, scores_PK: jax.Array) -> jax.Array:
     return jnp.logaddexp(weights_PK + jnp.log1p(-SWITCH), least)
 
 
-@jax.jit
+@placement.jit
 def nats(nats_KT: jax.Array) -> jax.Array:
     """What each token of a text costs with each source -> with all (T,)."""
 

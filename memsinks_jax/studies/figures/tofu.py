@@ -398,8 +398,9 @@ def _retrieval(runs: list[Run]) -> list[str]:
         report.paragraph(f"""Texts are found by BM25 among all questions that were read and their
             answers, and put before the question, the best one last. A reader is the base after two
             epochs of standard fine-tuning on {retrieval.READER_READS} other authors, each question
-            after three texts, every other one in other words. The texts of an author take {costs["text_bytes"] / 1e3:.1f} KB, its
-            sinks {costs["bytes"] / 1e6:.1f} MB. Times are of one seed."""),
+            after three texts, every other one in other words. The texts of an author take
+            {costs["text_bytes"] / 1e3:.1f} KB, its sinks {costs["bytes"] / 1e6:.1f} MB. Times are
+            of one seed."""),
         report.table(
             ["before the question", "tokens of a prompt", "ms to the first token"],
             rows,
