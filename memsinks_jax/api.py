@@ -149,7 +149,7 @@ class Model:
         Raises:
           InputError: no such id or group; ids are not by group; both are given.
         """
-        names = [group] if isinstance(group, str) else group
+        names = group if isinstance(group, list | tuple) else [group]
         for name, value in (("document", document), *(("group", name) for name in names)):
             if not isinstance(value, str):
                 raise InputError(f"{name} is {value!r:.60}; give a text")

@@ -81,6 +81,7 @@ def test_text_is_that_of_generate(model, workdir):
             "max_tokens is 4.0; it must be a whole number from 1",
         ),
         (lambda model: model.generate("Once", document=5), "document is 5; give a text"),
+        (lambda model: model.generate("Once", group=5), "group is 5; give a text"),
         (lambda model: model.loss(["One."], group=["a"]), r"group is \['a'\]; give a text"),
         (lambda model: memsinks_jax.open_model(3), "3 is no place of a model; give the path"),
         (

@@ -3,10 +3,10 @@
 Sinks of two sources on at once disturb each other, so a text about two is read twice, and what each
 reading predicts is mixed. A reading weighs as much as it predicted the tokens so far. At every
 token the weights move a little towards equal ones, so that the other source can take over where
-the text goes on about it (fixed share, Herbster and Warmuth 1998). A token costs at most
--log(1 - SWITCH) more than with the right source, and each change of source log(K / SWITCH).
+the text goes on about it (fixed share, Herbster and Warmuth 1998). Beyond the right sources alone a
+text costs at most log(K), -log(1 - SWITCH) a token, and log(K / SWITCH) each change of source.
 
-P prompts, K sources of each, V vocabulary, T tokens.
+Q prompts, K sources of each, V vocabulary, T tokens.
 """
 
 import jax
@@ -18,20 +18,20 @@ SWITCH = 0.02  # chosen on TOFU's first 20 authors, docs/sources.md
 
 
 def equal(prompts: int, sources: int) -> jax.Array:
-    """Before the first token -> log weights (P, K)."""
+    """Before the first token -> log weights (Q, K)."""
     return jnp.full((prompts, sources), -jnp.log(float(sources)))
 
 
-def mixed(weights_PK: jax.Array, scores_PKV: jax.Array) -> jax.Array:
-    """Log weights, and what each source predicts as log probabilities -> of all (P, V)."""
-    return jax.nn.logsumexp(weights_PK[..., None] + scores_PKV, axis=1)
+def mixed(weights_QK: jax.Array, scores_QKV: jax.Array) -> jax.Array:
+    """Log weights, and what each source predicts as log probabilities -> of all (Q, V)."""
+    return jax.nn.logsumexp(weights_QK[..., None] + scores_QKV, axis=1)
 
 
-def after(weights_PK: jax.Array, scores_PK: jax.Array) -> jax.Array:
+def after(weights_QK: jax.Array, scores_QK: jax.Array) -> jax.Array:
     """The log weights after a token that each source had predicted with a log probability."""
-    weights_PK = jax.nn.log_softmax(weights_PK + scores_PK)
-    least = jnp.log(SWITCH / weights_PK.shape[1])
-    return jnp.logaddexp(weights_PK + jnp.log1p(-SWITCH), least)
+    weights_QK = jax.nn.log_softmax(weights_QK + scores_QK)
+    least = jnp.log(SWITCH / weights_QK.shape[1])
+    return jnp.logaddexp(weights_QK + jnp.log1p(-SWITCH), least)
 
 
 @placement.jit
