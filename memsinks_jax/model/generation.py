@@ -276,7 +276,7 @@ class _Programs:
         self.write = placement.jit(self._write_on, static_argnames="mode", donate_argnames="state")
 
     def _read_prompts(
-        self, params: dict, request: dict, mode: str, room: int, sources: int = 1
+        self, params: dict, request: dict, mode: str, room: int, sources: int
     ) -> _State:
         """Reads all prompts in one pass, and draws the first token after each. The cache gets
         `room` places.

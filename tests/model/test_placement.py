@@ -81,7 +81,7 @@ def traced(config, of_narrow):
     request |= {"top_k": np.int32(0), "top_p": np.float32(1), "seed": np.uint32(0)}
     request |= {"sinks_seed": np.uint32(0), "tokens_BP": np.zeros((2, 16), np.int32)}
     request |= {"lookup": contexts and Lookup.of(contexts)}
-    read = functools.partial(programs.read, mode="own", room=32)
+    read = functools.partial(programs.read, mode="own", room=32, sources=1)
     yield jax.make_jaxpr(read)(params, request)
     yield jax.make_jaxpr(functools.partial(programs.write, mode="own"))(
         params, jax.eval_shape(read, params, request), request, np.int32(9)
