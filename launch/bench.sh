@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up and runs the benchmarks, by name, or all: launch/bench.sh train_step tpu_compile
 # Each prints a table; the first two also write JSON and a picture, under OUT (default: runs/bench).
-#   train_step          a step on this CPU against PyTorch's and transformers', and with sinks against without (5 minutes)
+#   train_step          a step on this CPU against PyTorch's and transformers', and with sinks or memory against without (10 minutes)
 #   tpu_compile         libtpu's estimates of steps on pod slices, against maxtext's (10 to 30 minutes)
 #   prepare             preparing a corpus against datasets.map, and its memory (3 minutes)
 #   near_duplicates     how many edited copies are found

@@ -88,8 +88,8 @@ def train_and_evaluate(
     # Reject bad input before anything is written.
     if wandb:
         check_wandb()
-    mesh = sharding.make_mesh(config.mesh)
     host_memory.keep_freed_memory()
+    mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     parts = config.compute.accumulate * sharding.shards_of_batch(mesh)
     config = workdirs.adopt(workdir, inherit(config, workdir, given, parts))
@@ -173,14 +173,11 @@ class _Run:
     ):
         config = opened.corpus.config
         self.step, self.state = opened.start, opened.state()
+        host_memory.give_back()  # what opening has freed
         self._program, self._seed = opened.program, np.uint32(config.seed)
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)
         self._pending: tuple[int, dict] | None = None  # step and metrics that are not yet fetched
-        # XLA's CPU backend allocates a step's temporaries when it is dispatched: those of two large
-        # steps do not fit. With moments that are written in place (optimizer.scale_by_adam),
-        # SmolLM2-135M has a peak of 3.9 GiB instead of 7.3.
-        self._one_at_a_time = jax.default_backend() == "cpu" and memory.is_large(config)
         self._delivered = 0  # batches
         log = StepLog(
             config, workdir, opened.rows, mesh, opened.start, opened.steps, opened.tokens, wandb
@@ -203,8 +200,6 @@ class _Run:
         self.step += 1
         self.watchdog.phase(f"dispatching step {self.step}; the first compiles")
         placed = sharding.put_batch(batch, self._program.batch)
-        if self._one_at_a_time:
-            self.fetch()
         self.state, metrics = self._program.step(self.state, placed, self._seed)
         self.fetch()
         self._pending = self.step, metrics

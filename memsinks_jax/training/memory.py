@@ -18,8 +18,6 @@ from memsinks_jax.training.flops import GIB, in_tables, parameters
 STATE, GRADIENT = 12, 4
 # On a CPU: bytes per parameter of XLA's copies, bytes of Python, jax and compiled code.
 _COPIES, _PROGRAM = 2, 0.4 * GIB
-# Parameters of a model whose steps are too large to be in a CPU's memory twice.
-_LARGE = 2**24
 _TABLE = "the table of contexts"
 # The compiler reuses buffers, so a step may need less than is counted here, but never less than the
 # state.
@@ -118,11 +116,6 @@ def summary(config: Config, mesh: Mesh) -> str:
         f"parameters with gradients and moments some {readable(state)}, everything else "
         f"{readable(sum(parts.values()) - state)}, of {readable(_room(mesh))} on each"
     )
-
-
-def is_large(config: Config) -> bool:
-    """Whether a CPU's memory is to hold one step at a time."""
-    return _parameters(config) > _LARGE
 
 
 def readable(count: float) -> str:

@@ -2,31 +2,31 @@
 tests/benchmarks/train_step.py --out=DIR
 
 GPT-2 against a decoder like nanoGPT's (scaled_dot_product_attention, fused AdamW), Llama against
-transformers' LlamaForCausalLM, at 1 and 5 million parameters, float32, two threads; and our step
-with sinks against the one without, at the same width. Forward, loss, backward, clipping, AdamW;
-ours also isolates documents and guards the update. Every side has its own process, and the others
-wait while it runs: ROUNDS rounds of about SECONDS each, in reverse order every other round. A ratio
-is the median over rounds of the ratio of steps per second. Exit code 1 if a goal is missed. Needs
-torch and transformers.
+transformers' LlamaForCausalLM, at 1 and 5 million parameters, float32, two threads. PyTorch runs
+eagerly and by torch.compile; the faster one counts. And our step with sinks by document (masked,
+open on return), and with memory by context (a row at every other position), against the one
+without, at the same width. Forward, loss, backward, clipping, AdamW; ours also isolates documents
+and guards the update. Every side has its own process, and the others wait while it runs: ROUNDS
+rounds of about SECONDS each, in reverse order every other round. A ratio is the median over rounds.
+Exit code 1 if a goal is missed. Needs torch, transformers and a C++ compiler.
 """
 
 import argparse
-import contextlib
 import json
-import multiprocessing
-import os
 import pathlib
-import statistics
 import sys
-import time
+
+import sides
 
 from memsinks_jax.config import with_fields
 
-THREADS, ROUNDS, SECONDS = 2, 9, 1.5
-AT_LEAST = 0.9  # of PyTorch's steps a second
+ROUNDS, SECONDS = 9, 1.5
+AT_LEAST = 1.05  # of PyTorch's steps a second
 AT_MOST = 1.03  # of the time of a step without sinks
 LEARNING_RATE, STEPS = 1e-3, 1000
-SINKS = "by_document"
+PYTORCH = ("eager", "compiled")
+KINDS = {"standard": "none", "sinks": "by_document", "memory": "by_context"}
+ROWS_OF_CONTEXTS = 4096
 
 SHAPES = {
     "1M": {
@@ -69,7 +69,9 @@ def ours(family, kind, shape):
     import numpy as np
 
     from memsinks_jax.config import Config, validate
+    from memsinks_jax.model.decoder import CONTEXTS
     from memsinks_jax.model.host_memory import keep_freed_memory, use_one_arena
+    from memsinks_jax.sinks.kinds import NONE
     from memsinks_jax.training.step import init_state, make_train_step
 
     use_one_arena()  # as all commands do
@@ -90,6 +92,8 @@ def ours(family, kind, shape):
     config = with_fields(
         config, {"optimizer.learning_rate": LEARNING_RATE, "training.batch_size": shape["batch"]}
     )
+    if kind == "by_context":
+        config = with_fields(config, {"contexts.rows": ROWS_OF_CONTEXTS})
     validate(config)
     inputs_BT, targets_BT = tokens_of(shape)
     batch = {
@@ -104,6 +108,9 @@ def ours(family, kind, shape):
         "seen": np.ones((shape["batch"], 1), np.int32),
         "epoch": np.zeros(shape["batch"], np.int32),
     }
+    if kind == "by_context":
+        rows = np.arange(inputs_BT.size, dtype=np.int32).reshape(inputs_BT.shape)
+        batch["contexts"] = np.where(rows % 2, rows, NONE)
     state = jax.jit(lambda: init_state(config, STEPS))()
     step = jax.jit(make_train_step(config, STEPS), donate_argnums=0)
 
@@ -113,15 +120,16 @@ def ours(family, kind, shape):
             state, metrics = step(state, batch, np.uint32(0))
         return float(metrics["train_loss"])
 
-    return run, sum(a.size for a in jax.tree.leaves(state.params))
+    of_model = {name: leaf for name, leaf in state.params.items() if name != CONTEXTS}
+    return run, sum(leaf.size for leaf in jax.tree.leaves(of_model))
 
 
-def theirs(family, kind, shape):
-    """The same of PyTorch. `kind` is not read: it has no sinks."""
+def theirs(family, how, shape):
+    """The same of PyTorch; `how` is one of PYTORCH."""
     import torch
     import torch.nn.functional as F
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(sides.THREADS)
     torch.manual_seed(0)
     if family == "gpt2":
         model = nano_gpt(shape)
@@ -143,17 +151,15 @@ def theirs(family, kind, shape):
             use_cache=False,
             attn_implementation="sdpa",
         )
-        llama = transformers.LlamaForCausalLM(config)
+        model = transformers.LlamaForCausalLM(config)
 
-        class Logits(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.llama = llama
+    def loss_of(inputs_BT, targets_BT):
+        logits = model(inputs_BT)
+        logits_BTV = logits if family == "gpt2" else logits.logits
+        return F.cross_entropy(logits_BTV.view(-1, VOCABULARY), targets_BT.reshape(-1))
 
-            def forward(self, tokens_BT):
-                return self.llama(tokens_BT).logits
-
-        model = Logits()
+    if how == "compiled":
+        loss_of = torch.compile(loss_of)
     model.train()
     decaying = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
@@ -167,8 +173,7 @@ def theirs(family, kind, shape):
 
     def run(steps):
         for _ in range(steps):
-            logits_BTV = model(inputs_BT)
-            loss = F.cross_entropy(logits_BTV.view(-1, VOCABULARY), targets_BT.reshape(-1))
+            loss = loss_of(inputs_BT, targets_BT)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -229,93 +234,53 @@ def nano_gpt(shape):
     return Decoder()
 
 
-def serve(pipe, build, family, kind, shape):
-    """A side's process: answers numbers of steps with (seconds, last loss), and 0 with the number
-    of parameters.
-    """
-    run, parameters = build(family, kind, shape)
-    run(8)  # until the heap has grown to what it needs
-    while (steps := pipe.recv()) is not None:
-        start = time.perf_counter()
-        result = run(steps) if steps else parameters
-        pipe.send((time.perf_counter() - start, result))
-
-
-@contextlib.contextmanager
-def side(build, family, kind, shape):
-    """A function (steps) -> (seconds, last loss) that runs in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, build, family, kind, shape), daemon=True)
-    process.start()
-    there.close()
-
-    def ask(steps):
-        here.send(steps)
-        return here.recv()
-
-    try:
-        yield ask
-    finally:
-        process.terminate()  # it waits at the pipe, whose end would be an error there
-        process.join()
-        here.close()
-
-
-def compare(sides, shape, rounds, seconds):
-    """{name: (build, family, kind)} -> {name: {"steps_per_second": [one a round], "parameters",
-    "first_loss"}}.
-    """
-    with contextlib.ExitStack() as held:
-        asks = {name: held.enter_context(side(*which, shape)) for name, which in sides.items()}
-        results = {
-            name: {"parameters": ask(0)[1], "steps_per_second": []} for name, ask in asks.items()
-        }
-        # As many steps for all, so that short pauses weigh the same.
-        steps = max(3, round(seconds / min(ask(3)[0] / 3 for ask in asks.values())))
-        for number in range(rounds):
-            order = list(asks) if number % 2 == 0 else list(asks)[::-1]
-            for name in order:
-                took, results[name]["last_loss"] = asks[name](steps)
-                results[name]["steps_per_second"].append(steps / took)
-    return results
-
-
-def ratio_of(results, one, other):
-    """Median over rounds, and the quartiles."""
-    speeds = (results[name]["steps_per_second"] for name in (one, other))
-    ratios = [a / b for a, b in zip(*speeds, strict=True)]
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return {"ratio": statistics.median(ratios), "low": low, "high": high}
-
-
 def draw(rows, path):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
     for place, row in enumerate(rows):
         error = [[row["ratio"] - row["low"]], [row["high"] - row["ratio"]]]
-        axes.bar(
-            place,
-            row["ratio"],
-            yerr=error,
-            capsize=4,
-            color="tab:blue" if row["better"] == "more" else "tab:gray",
-        )
+        colour = "tab:blue" if row["better"] == "more" else "tab:gray"
+        axes.bar(place, row["ratio"], yerr=error, capsize=4, color=colour)
         axes.plot([place - 0.4, place + 0.4], [row["goal"]] * 2, color="tab:red")
     axes.axhline(1, color="black", linewidth=0.5)
     axes.set_xticks(
-        range(len(rows)), [f"{r['what']}\n{r['size']} {r['family']}" for r in rows], fontsize=8
+        range(len(rows)),
+        [f"{row['what']}\n{row['size']} {row['family']}" for row in rows],
+        fontsize=7,
+        rotation=45,
+        ha="right",
     )
     axes.set_ylabel("ratio (red: goal)")
     axes.set_title(
-        "Blue: our speed over PyTorch's. Gray: time of a step with sinks over one without",
-        fontsize=9,
+        "Blue: our speed over PyTorch's. Gray: time of a step over one without sinks", fontsize=9
     )
     figure.savefig(path, dpi=150)
+
+
+def compared(size, family, found):
+    """Results by side -> rows of the table."""
+    pytorch = min(PYTORCH, key=lambda how: found[how].median)
+    pairs = [(f"speed over {pytorch} PyTorch", pytorch, "standard", "more", AT_LEAST)]
+    pairs += [(f"time with {name}", name, "standard", "less", AT_MOST) for name in KINDS][1:]
+    rows = []
+    for what, one, other, better, goal in pairs:
+        ratio, low, high = sides.ratio(found[one], found[other])
+        reached = ratio >= goal if better == "more" else ratio <= goal
+        row = {"what": what, "size": size, "family": family, "better": better, "goal": goal}
+        row |= {"ratio": ratio, "low": low, "high": high, "reached": reached}
+        row["ms"] = [1e3 * found[name].median for name in (one, other)]
+        rows.append(row)
+        print(
+            f"{what:28s} {size:4s} {family:6s} {ratio:6.3f}  {low:.3f} {high:.3f}   "
+            f"{'>=' if better == 'more' else '<='} {goal:4.2f}  "
+            f"{row['ms'][0]:.1f} {row['ms'][1]:.1f}",
+            flush=True,
+        )
+    return rows
 
 
 def main():
@@ -330,66 +295,35 @@ def main():
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     arguments = parser.parse_args()
-    os.environ |= {
-        "JAX_PLATFORMS": "cpu",
-        "OMP_NUM_THREADS": str(THREADS),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    # XLA makes as many threads as the process may use cores.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    sides.two_threads()
     rows, details = [], {}
-    print(
-        f"{'what':22s} {'size':4s} {'family':6s} {'ratio':>6s}  {'quartiles':13s} {'goal':8s} "
-        "steps/s of both"
-    )
+    print(f"{'what':28s} size family  ratio  quartiles     goal     ms a step, of both")
     for size in arguments.sizes.split(","):
         for family in arguments.families.split(","):
-            results = compare(
-                {
-                    "pytorch": (theirs, family, ""),
-                    "standard": (ours, family, "none"),
-                    "sinks": (ours, family, SINKS),
-                },
-                SHAPES[size],
+            found = sides.take_turns(
+                {how: (theirs, family, how, SHAPES[size]) for how in PYTORCH}
+                | {name: (ours, family, kind, SHAPES[size]) for name, kind in KINDS.items()},
                 arguments.rounds,
                 arguments.seconds,
             )
-            assert len({result["parameters"] for result in results.values()}) == 1, (
-                "the sides are not the same model"
-            )
-            details[f"{size} {family}"] = results
-            for what, one, other, better, goal in (
-                ("speed over PyTorch's", "standard", "pytorch", "more", AT_LEAST),
-                ("time over standard's", "standard", "sinks", "less", AT_MOST),
-            ):
-                row = {"what": what, "size": size, "family": family, "better": better, "goal": goal}
-                row |= ratio_of(results, one, other)
-                row["reached"] = row["ratio"] >= goal if better == "more" else row["ratio"] <= goal
-                rows.append(row)
-                speeds = [
-                    statistics.median(results[name]["steps_per_second"]) for name in (one, other)
-                ]
-                sign = ">=" if better == "more" else "<="
-                print(
-                    f"{what:22s} {size:4s} {family:6s} {row['ratio']:6.3f}  {row['low']:.3f} "
-                    f"{row['high']:.3f}   "
-                    f"{sign} {goal:4.2f}  {speeds[0]:.2f} "
-                    f"{speeds[1]:.2f}{'' if row['reached'] else '   missed'}",
-                    flush=True,
-                )
+            parameters = {name: one.about for name, one in found.items()}
+            if len(set(parameters.values())) > 1:
+                raise sides.SideError(f"the sides are not the same model: {parameters}")
+            details[f"{size} {family}"] = {name: vars(one) for name, one in found.items()}
+            rows += compared(size, family, found)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        setting = {
-            "threads": THREADS,
-            "rounds": arguments.rounds,
-            "seconds": arguments.seconds,
-            "shapes": SHAPES,
-        }
+        setting = {"threads": sides.THREADS, "rounds": arguments.rounds, "shapes": SHAPES}
+        setting["seconds"] = arguments.seconds
         whole = {"setting": setting, "rows": rows, "results": details}
         (arguments.out / "train_step.json").write_text(json.dumps(whole, indent=2) + "\n")
         draw(rows, arguments.out / "train_step.png")
-    return 0 if all(row["reached"] for row in rows) else 1
+    missed = [f"{row['what']}, {row['size']} {row['family']}" for row in rows if not row["reached"]]
+    return f"missed: {'; '.join(missed)}" if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except sides.SideError as error:
+        sys.exit(f"train_step: {error}")

@@ -1,6 +1,7 @@
 """What a command retains of freed memory."""
 
 import ctypes
+import os
 import sys
 
 import numpy as np
@@ -96,3 +97,33 @@ print(before, full, resident())
     before, full, after = map(int, done.stdout.split())
     assert full - before > 50
     assert (after > full - 10) if (platform, command) == ("cpu", True) else (after < before + 10)
+
+
+@pytest.mark.parametrize("command", [True, False])
+def test_steps_of_commands_free_their_temporaries_before_the_next_begins(command, tmp_path):
+    """A program in the background is not ready when its call returns."""
+    code = f"""
+import pathlib
+import jax
+from memsinks_jax.loop import train_and_evaluate
+from memsinks_jax.model import host_memory
+from memsinks_jax.variants import open_config
+
+def first_step():
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 5000, lambda _, x: x @ x / 300, x))
+    x = jax.numpy.ones((300, 300))
+    jax.block_until_ready(slow(x))
+    print(slow(x).is_ready())
+    raise KeyboardInterrupt
+
+if {command}:
+    host_memory.use_one_arena()
+try:
+    config = open_config(pathlib.Path("configs/smoke.py")).get_config()
+    train_and_evaluate(config, pathlib.Path({str(tmp_path / "run")!r}), on_first_step=first_step)
+except KeyboardInterrupt:
+    pass
+"""
+    one_device = os.environ | {"XLA_FLAGS": ""}
+    done = python("-c", code, check=True, env=one_device)
+    assert done.stdout.split() == [str(command)]
