@@ -117,5 +117,5 @@ def _serve(pipe, build, *arguments):
         pipe.recv()
     except (EOFError, KeyboardInterrupt):
         pass  # who asked has ended
-    except Exception as error:
+    except Exception as error:  # `_process` raises it
         pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
