@@ -88,7 +88,7 @@ def train_and_evaluate(
     # Reject bad input before anything is written.
     if wandb:
         check_wandb()
-    host_memory.keep_freed_memory()
+    host_memory.keep_freed_memory()  # before jax looks for devices
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(config.training.batch_size, mesh, microbatches=config.compute.accumulate)
     parts = config.compute.accumulate * sharding.shards_of_batch(mesh)
@@ -173,7 +173,6 @@ class _Run:
     ):
         config = opened.corpus.config
         self.step, self.state = opened.start, opened.state()
-        host_memory.give_back()  # what opening has freed
         self._program, self._seed = opened.program, np.uint32(config.seed)
         own = sharding.own_rows(config.training.batch_size, mesh)
         self._stream = batches(opened.rows, config.training.batch_size, opened.start, own)

@@ -24,7 +24,8 @@ def use_one_arena() -> None:
 @functools.cache
 def keep_freed_memory() -> None:
     """In a command on a CPU, makes glibc keep large freed blocks instead of returning them to the
-    kernel, and use large pages for them. Asks jax for its devices, and has to be the first to.
+    kernel, and use large pages for them; and makes jax run one program at a time. Asks jax for its
+    devices, and has to be the first to.
 
     XLA's CPU backend allocates all temporaries of a step anew. Without this, the kernel spends a
     third of a small model's time on clearing the same pages again. With an accelerator the
