@@ -4,9 +4,9 @@
 Two threads, float32. Steps: four rows of 128 tokens, AdamW; transformers, eagerly and by
 torch.compile, of which the faster one counts; ours. Sinks: ours with a pool of 1,024 sparse sinks,
 64 on for a document, one document a row and four; with memory by context, 4,096 rows, one for every
-other position. Bfloat16: ours beside PyTorch's
-autocast, and ours in float32. One, eight: the likeliest 64 tokens after so many prompts of 60, with
-a cache; ours also with sparse sinks on, and with memory by context.
+other position. Bfloat16: ours beside PyTorch's autocast, and ours in float32. One, eight: the
+likeliest 64 tokens after so many prompts of 60, with a cache; ours also with sparse sinks on, and
+with memory by context.
 
 Every side has its own process, and the others wait while it runs: ROUNDS rounds of each. Ratios are
 medians over rounds. Also prints the resident peaks. Exit code 1 if a goal is missed. Needs torch,
@@ -124,7 +124,6 @@ def ours(fields, documents=1):
     program = train_program(config, 1000, mesh, documents)
     state = program.init(params)
     del params
-    host_memory.give_back()  # as train does
     inputs, targets = tokens_of()
     places = np.arange(LENGTH)
     batch = {name: np.zeros(shape.shape, shape.dtype) for name, shape in program.batch.items()}

@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import resource
 import statistics
-import time
+
+from memsinks_jax.studies.figures import step_times
 
 THREADS = 2
 _WARM = 3  # more steps, until the heap has grown to what it needs
@@ -29,7 +30,7 @@ class Result:
     about: object
     first: float
     seconds: list[float]
-    peak_gib: float = 0.0
+    peak_gib: float
 
     @property
     def median(self) -> float:
@@ -47,23 +48,18 @@ def take_turns(sides: dict[str, tuple], rounds: int, seconds: float = 0.0) -> di
     """{name: (builds it, its arguments...)} -> {name: its result}.
 
     Args:
-      seconds: a turn takes about this many, with as many steps for all, so that short pauses weigh
-        the same; 0: one step. Every other round reverses the order.
+      seconds: of a turn, about; 0: one step.
     Raises:
-      SideError: a side could not be built.
+      SideError: a side could not be built, or failed.
     """
     with contextlib.ExitStack() as held:
-        asks = {name: held.enter_context(_process(name, *side)) for name, side in sides.items()}
-        found = {name: Result(*ask(0), []) for name, ask in asks.items()}
-        steps = 1
-        if seconds:
-            steps = max(3, round(seconds / min(ask(3)[0] / 3 for ask in asks.values())))
-        for number in range(rounds):
-            for name in list(asks)[:: 1 if number % 2 else -1]:
-                found[name].seconds.append(asks[name](steps)[0] / steps)
-        for name, ask in asks.items():
-            found[name].peak_gib = ask(None)
-    return found
+        asks = [held.enter_context(_process(name, *side)) for name, side in sides.items()]
+        said = [ask() for ask in asks]
+        by_side = step_times.take_turns(asks, rounds, seconds)
+        return {
+            name: Result(*about, [1e-3 * ms for ms in of], ask(None))
+            for name, about, of, ask in zip(sides, said, by_side, asks, strict=True)
+        }
 
 
 def ratio(one: Result, other: Result) -> tuple[float, float, float]:
@@ -75,16 +71,17 @@ def ratio(one: Result, other: Result) -> tuple[float, float, float]:
 
 @contextlib.contextmanager
 def _process(name: str, build, *arguments):
-    """A function (steps) -> what `_serve` answers."""
+    """A function that asks `_serve`; the first answer needs no question."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, build, *arguments), daemon=True)
     process.start()
     there.close()
 
-    def ask(steps):
+    def ask(*question):
         with contextlib.suppress(BrokenPipeError):  # it has said why
-            here.send(steps)
+            for steps in question:
+                here.send(steps)
         try:
             answer = here.recv()
         except (EOFError, ConnectionError):
@@ -102,17 +99,17 @@ def _process(name: str, build, *arguments):
 
 
 def _serve(pipe, build, *arguments):
-    """Answers 0 with (about, first number), a number of steps with (seconds, last number), and None
-    with the peak of memory in GiB; with a line if something failed.
+    """Says (about, first number) when it is ready. Answers a number of steps after it made them, and
+    None with the peak of memory in GiB; with a line if something failed.
     """
     try:
         run, about = build(*arguments)
         first = run(1)
         run(_WARM)
+        pipe.send((about, first))
         while (steps := pipe.recv()) is not None:
-            start = time.perf_counter()
-            number = run(steps) if steps else first
-            pipe.send((time.perf_counter() - start, number) if steps else (about, first))
+            run(steps)
+            pipe.send(None)
         pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
         pipe.recv()
     except (EOFError, KeyboardInterrupt):
